@@ -1,7 +1,6 @@
 // Several ranks on CUDA devices, which they share where there are fewer: layouts change nothing
 // there either, and follow the CPU's. On a device or emulated.
 
-#include <array>
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
@@ -9,10 +8,7 @@
 #include <map>
 #include <memory>
 #include <optional>
-#include <span>
 #include <string>
-#include <string_view>
-#include <thread>
 #include <vector>
 
 #include <gmock/gmock.h>
@@ -22,10 +18,9 @@
 #include "tessera/base/error.h"
 #include "tessera/base/format.h"
 #include "tessera/base/test_error.h"
-#include "tessera/comm/channel.h"
-#include "tessera/comm/nccl/nccl_world.h"
 #include "tests/distributed/draw_run.h"
 #include "tests/distributed/expect_results.h"
+#include "tests/distributed/host_native.h"
 #include "tests/distributed/run_ranks.h"
 
 namespace tessera {
@@ -237,50 +232,6 @@ TEST_F(CudaLayouts, RandomRunsFollowTheCpu) {
   }
 }
 
-// In the place of NCCL: groups of the host's world, which move the devices' memory as ever, and how
-// often they were waited for.
-class CountedNative final : public NcclWorld {
- public:
-  CountedNative(World& host, const NcclOptions& options, std::atomic<int>& waits)
-      : NcclWorld(host), options_(options), waits_(waits) {}
-
-  std::unique_ptr<Communicator> group(std::span<const std::int64_t> members,
-                                      std::int64_t generation,
-                                      const Mover& mover) override {
-    return host().group(members, generation, mover);
-  }
-
-  std::unique_ptr<Channel> channel(const ChannelKey& key,
-                                   std::int64_t generation,
-                                   const Mover& mover) override {
-    return host().channel(key, generation, mover);
-  }
-
-  void synchronize(std::span<const std::int64_t> generations) override {
-    for (const std::int64_t generation : generations) {
-      static_cast<void>(options_.stream_of(generation));  // still there
-    }
-    if (++waits_ == fails_at) {
-      fail(ErrorCode::kTimeout, "all_gather: no answer");
-    }
-  }
-
-  void watch(const std::function<bool()>& is_done) override {
-    while (!is_done()) {
-      std::this_thread::yield();
-    }
-  }
-
-  void stop() override {}
-
-  static constexpr int kNever = -1;
-  int fails_at = kNever;
-
- private:
-  NcclOptions options_;
-  std::atomic<int>& waits_;
-};
-
 // Where a library of the devices moves their memory, nothing is waited for within a step but the
 // first: events order what the streams were given, graphs among it. What the wait at its end throws
 // ends the run. A real graph cannot hold what stands for that library here, whose ranks wait for
@@ -299,7 +250,7 @@ TEST_F(CudaLayouts, EventsOrderStreamsOfNativeCollectives) {
   std::atomic<int> waits = 0;
   run.join = [&](World& host, const NcclOptions& options) {
     EXPECT_EQ(options.device, 0);
-    return std::make_unique<CountedNative>(host, options, waits);
+    return std::make_unique<HostNative>(host, options, waits);
   };
   for (const bool overlap : {true, false}) {
     run.overlap = overlap;
@@ -317,7 +268,7 @@ TEST_F(CudaLayouts, EventsOrderStreamsOfNativeCollectives) {
 
   waits = 0;
   run.join = [&](World& host, const NcclOptions& options) {
-    auto native = std::make_unique<CountedNative>(host, options, waits);
+    auto native = std::make_unique<HostNative>(host, options, waits);
     native->fails_at = 5;
     return native;
   };

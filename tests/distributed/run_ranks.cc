@@ -182,6 +182,7 @@ class RankTrainer {
       }
       result.grad_norms.push_back(outputs.grad_norm);
     }
+    result.num_replayed = executor_.num_replayed();
     result.sent = by_level(rank_.sent(), run_.mesh);
     // Parts of tensors are compared through the losses that they give.
     if (layout_.num_data() == std::ssize(alike_ranks())) {
@@ -240,6 +241,9 @@ class RankTrainer {
           set("documents", i, 0);
           set("labels", i, counts(sequence, t) ? token(step, sequence, t + 1, vocab) : -1);
         }
+      }
+      if (step == run_.unknown_token_step) {
+        set("tokens", 0, static_cast<std::int32_t>(vocab));
       }
     }
     std::int64_t valid = 0;

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <filesystem>
 #include <functional>
@@ -92,8 +93,9 @@ struct RankRun {
   Keep keep = Keep::kAll;
   StateWires wires = {};            // by level
   std::int64_t unapplied_step = 0;  // which the host says to leave the weights as they are; 0: none
-  bool one_batch = false;           // every step has the tokens of the first
-  bool loss_twice = false;          // the second one as a statistic
+  std::int64_t unknown_token_step = 0;  // with a token that the model has not; 0: none
+  bool one_batch = false;               // every step has the tokens of the first
+  bool loss_twice = false;              // the second one as a statistic
   std::function<std::unique_ptr<DeviceBackend>()> device = nullptr;  // of each rank; null: the CPU
   JoinNative join = nullptr;  // the world of the devices' collectives, where they have one
 };
@@ -105,6 +107,7 @@ struct RankResult {
   std::vector<float> grad_norms;       // by step
   std::vector<double> step_seconds;    // by step, of one rank
   std::vector<double> waited_seconds;  // by step, for the other stream
+  std::size_t num_replayed = 0;        // recordings, in the last step of one rank
   // Whole, in f32, at the end: those that no axis cuts but as state.
   std::map<std::string, std::vector<float>> weights;
   Traffic sent;  // of each rank, by level, in all steps

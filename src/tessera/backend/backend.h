@@ -63,6 +63,12 @@ class Recording {
   virtual void replay() = 0;
 };
 
+// A send or receive of a program, on one of its streams.
+struct PlacedTransfer {
+  const Op* op = nullptr;
+  StreamId stream;
+};
+
 // What executes instructions on one rank's device. Used from the rank's own thread, but for run()
 // on streams other than the first and abort().
 class Backend {
@@ -104,6 +110,11 @@ class Backend {
   // who has many under way gives their memory to the channels instead. Null for other ops, where
   // nothing moves, and where run() only begins it.
   virtual Channel* channel(const Op& /*op*/) { return nullptr; }
+
+  // Makes ready what moves the tensors of these: by the rank's own thread before the first of them
+  // runs, and before channel() is asked for one. Where run() only begins them, both ends wait for
+  // each other, so that every rank gives its own in the order of their channels' axes and places.
+  virtual void make_channels(std::span<const PlacedTransfer> /*transfers*/) {}
 
   // What the rank's own thread calls before it lets another stream's go on: run() there then comes
   // after all that stream 0 was given up to here.

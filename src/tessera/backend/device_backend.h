@@ -15,7 +15,7 @@ namespace tessera {
 
 // Communicators of a library of the devices, which only enqueue what the device then does.
 struct NativeCollectives {
-  // Returns when what both streams were given is done, and throws where a collective takes too
+  // Returns when what all streams were given is done, and throws where a collective takes too
   // long. Part of synchronize().
   std::function<void()> wait = nullptr;
 
@@ -33,6 +33,9 @@ struct NativeCollectives {
   std::function<void(const Traffic& more)> add_sent = nullptr;
 };
 
+// A rank's channels, whose transfers `mover` moves, or the library on the mover's stream.
+using ChannelsOf = std::function<ChannelOf(const Mover& mover)>;
+
 // Which of a library's algorithms for matrix products: all that a device's backend knows, or what
 // it found by timing them.
 enum class ProductChoices { kKnown, kTimed };
@@ -47,8 +50,14 @@ class DeviceBackend : public Backend {
   // What the stream's collectives run on. Without, along no axis.
   virtual void set_communicators(StreamId stream, CommunicatorOf communicator_of) = 0;
 
-  // Where the stream's kernels are enqueued; null where it is none of CUDA's.
+  // The run that the backend's rank is one of, and what it sends and receives by. Borrows the
+  // world. Without, along no axis.
+  virtual void set_channels(World& world, ChannelsOf channels_of) = 0;
+
+  // Where the kernels of stream 0 or 1, or of one of the backend's movers, are enqueued; null where
+  // that is none of CUDA's.
   virtual CUstream_st* native_stream(StreamId stream) const = 0;
+  virtual CUstream_st* native_stream(const Mover& mover) const = 0;
 
   // CUDA's number of the device.
   virtual int ordinal() const = 0;

@@ -63,7 +63,11 @@ class FarBackend : public DeviceBackend {
 
   void set_communicators(StreamId /*stream*/, CommunicatorOf /*communicator_of*/) override {}
 
+  void set_channels(World& /*world*/, ChannelsOf /*channels_of*/) override {}
+
   CUstream_st* native_stream(StreamId /*stream*/) const override { return nullptr; }
+
+  CUstream_st* native_stream(const Mover& /*mover*/) const override { return nullptr; }
 
   int ordinal() const override { return 0; }
 

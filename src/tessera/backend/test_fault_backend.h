@@ -45,6 +45,10 @@ class FaultBackend final : public Backend {
 
   Channel* channel(const Op& op) override { return backend_->channel(op); }
 
+  void make_channels(std::span<const PlacedTransfer> transfers) override {
+    backend_->make_channels(transfers);
+  }
+
   void hand_over() override { backend_->hand_over(); }
 
   void signal(std::size_t number, StreamId stream) override { backend_->signal(number, stream); }

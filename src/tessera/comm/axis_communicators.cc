@@ -13,7 +13,7 @@ AxisCommunicators::AxisCommunicators(World& world,
                                      const Mesh& mesh,
                                      std::int64_t generation,
                                      const Mover& mover)
-    : world_(world), mesh_(mesh), generation_(generation), mover_(mover) {
+    : world_(world), mesh_(mesh), generation_(generation) {
   TESSERA_REQUIRE(world.size() == mesh.num_ranks(),
                   ErrorCode::kInvalidConfig,
                   "the run has {} ranks, its layout {}",
@@ -29,6 +29,12 @@ AxisCommunicators::AxisCommunicators(World& world,
   }
 }
 
+AxisCommunicators::~AxisCommunicators() {
+  while (!made_.empty()) {
+    made_.erase(made_.begin());
+  }
+}
+
 Communicator& AxisCommunicators::along(std::string_view axis, TrafficClass traffic_class) const {
   const auto found = axes_.find(axis);
   TESSERA_REQUIRE(
@@ -38,13 +44,23 @@ Communicator& AxisCommunicators::along(std::string_view axis, TrafficClass traff
 
 Channel& AxisCommunicators::channel(const AxisSizes& axes,
                                     const ChannelPlaces& places,
-                                    TrafficClass traffic_class) {
+                                    TrafficClass traffic_class,
+                                    const Mover& mover) {
   const std::scoped_lock lock(mutex_);
   auto found = channels_.find({axes, places});
   if (found == channels_.end()) {
-    found =
-        channels_.emplace(std::pair(axes, places), make_channel(axes, places, traffic_class)).first;
+    const AxisChannel made = {.channel = make_channel(axes, places, traffic_class, mover),
+                              .traffic_class = traffic_class,
+                              .mover = &mover};
+    found = channels_.emplace(std::pair(axes, places), made).first;
   }
+  TESSERA_REQUIRE(found->second.mover == &mover,
+                  ErrorCode::kInvalidArgument,
+                  "channel {} from {} to {} along {} moves memory for two streams",
+                  places.number,
+                  places.from,
+                  places.to,
+                  to_string(axes));
   TESSERA_REQUIRE(found->second.traffic_class == traffic_class,
                   ErrorCode::kInvalidArgument,
                   "channel {} from {} to {} along {} counts as {}, not as {}",
@@ -57,9 +73,10 @@ Channel& AxisCommunicators::channel(const AxisSizes& axes,
   return *found->second.channel;
 }
 
-AxisCommunicators::AxisChannel AxisCommunicators::make_channel(const AxisSizes& axes,
-                                                               const ChannelPlaces& places,
-                                                               TrafficClass counted_as) {
+Channel* AxisCommunicators::make_channel(const AxisSizes& axes,
+                                         const ChannelPlaces& places,
+                                         TrafficClass counted_as,
+                                         const Mover& mover) {
   std::vector<std::size_t> listed;
   for (const AxisSize& axis : axes) {
     const auto found = std::ranges::find(mesh_.axes, axis.name, &MeshAxis::name);
@@ -82,19 +99,19 @@ AxisCommunicators::AxisChannel AxisCommunicators::make_channel(const AxisSizes& 
   };
   const ChannelKey key = {
       .from = rank_at(places.from), .to = rank_at(places.to), .number = places.number};
-  TESSERA_REQUIRE(keys_.insert(key).second,
+  TESSERA_REQUIRE(!made_.contains(key),
                   ErrorCode::kInvalidArgument,
                   "channel {} from rank {} to rank {} has two names",
                   key.number,
                   key.from,
                   key.to);
-  std::unique_ptr<Channel> channel = world_.channel(key, generation_, mover_);
+  std::unique_ptr<Channel> channel = world_.channel(key, generation_, mover);
   const auto of_class = static_cast<std::size_t>(counted_as);
   const bool sends = key.from == world_.rank();
   CountedCommunicator* const counted =
       sends ? axes_.find(crossed_axis(axes, places))->second.counted.at(of_class).get() : nullptr;
-  return {.channel = std::make_unique<CountedChannel>(std::move(channel), counted),
-          .traffic_class = counted_as};
+  return made_.emplace(key, std::make_unique<CountedChannel>(std::move(channel), counted))
+      .first->second.get();
 }
 
 Traffic AxisCommunicators::sent() const {

@@ -5,7 +5,6 @@
 #include <map>
 #include <memory>
 #include <mutex>
-#include <set>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -23,12 +22,18 @@ namespace tessera {
 class AxisCommunicators {
  public:
   // Every rank of the run makes one. Borrows `world` and `mover`, which works in the memory of
-  // their operations; keeps a copy of the mesh. Errors: kInvalidConfig where the mesh has another
-  // number of ranks than the run; as World::group().
+  // the communicators' operations; keeps a copy of the mesh. Errors: kInvalidConfig where the mesh
+  // has another number of ranks than the run; as World::group().
   AxisCommunicators(World& world,
                     const Mesh& mesh,
                     std::int64_t generation = 0,
                     const Mover& mover = host_mover());
+
+  // Ends the channels in the order of their keys: as they were made where both ends wait.
+  ~AxisCommunicators();
+
+  AxisCommunicators(const AxisCommunicators&) = delete;
+  AxisCommunicators& operator=(const AxisCommunicators&) = delete;
 
   // The communicator along an axis; what goes through it counts as `traffic_class`.
   // Errors: kInvalidArgument for an axis that the mesh lacks.
@@ -37,9 +42,13 @@ class AxisCommunicators {
   // This rank's end of the channel between two places along axes, innermost first, one of which is
   // its own, at equal places along the others; what it sends counts as `traffic_class`, on the
   // outermost axis on which the places differ. The first call makes it, as World::channel(); any
-  // thread may call. Errors: as World::channel(); kInvalidArgument for an axis that the mesh lacks,
-  // a place outside the axes, and another class than before.
-  Channel& channel(const AxisSizes& axes, const ChannelPlaces& places, TrafficClass traffic_class);
+  // thread may call. `mover` works in the memory of its transfers; borrowed. Errors: as
+  // World::channel(); kInvalidArgument for an axis that the mesh lacks, a place outside the axes,
+  // and another class or mover than before.
+  Channel& channel(const AxisSizes& axes,
+                   const ChannelPlaces& places,
+                   TrafficClass traffic_class,
+                   const Mover& mover = host_mover());
 
   // What this rank has sent so far, by axis. Any thread may ask.
   Traffic sent() const;
@@ -54,23 +63,24 @@ class AxisCommunicators {
   };
 
   struct AxisChannel {
-    std::unique_ptr<Channel> channel;
-    TrafficClass traffic_class = TrafficClass::kTensor;
+    Channel* channel;
+    TrafficClass traffic_class;
+    const Mover* mover;
   };
 
-  AxisChannel make_channel(const AxisSizes& axes,
-                           const ChannelPlaces& places,
-                           TrafficClass counted_as);
+  Channel* make_channel(const AxisSizes& axes,
+                        const ChannelPlaces& places,
+                        TrafficClass counted_as,
+                        const Mover& mover);
 
   World& world_;
   Mesh mesh_;
   std::int64_t generation_;
-  const Mover& mover_;
   std::map<std::string, Axis, std::less<>> axes_;
 
   std::mutex mutex_;  // guards what follows
   std::map<std::pair<AxisSizes, ChannelPlaces>, AxisChannel> channels_;
-  std::set<ChannelKey> keys_;  // of those
+  std::map<ChannelKey, std::unique_ptr<Channel>> made_;  // those
 };
 
 }  // namespace tessera

@@ -33,9 +33,9 @@ CommunicatorOf along(const AxisCommunicators& communicators) {
   };
 }
 
-ChannelOf channels(AxisCommunicators& communicators) {
+ChannelOf channels(AxisCommunicators& communicators, const Mover& mover) {
   return [&](const AxisSizes& axes, const ChannelPlaces& places, TrafficClass traffic_class)
-             -> Channel& { return communicators.channel(axes, places, traffic_class); };
+             -> Channel& { return communicators.channel(axes, places, traffic_class, mover); };
 }
 
 bool is_native(const RunConfig& config) {
@@ -81,11 +81,7 @@ std::unique_ptr<DeviceBackend> open_device(const World& world, const RunConfig& 
 NcclOptions native_options(DeviceBackend& device, const WorldOptions& options) {
   return {.device = device.ordinal(),
           .world = options,
-          .stream_of =
-              [&device](std::int64_t generation) {
-                return device.native_stream(generation == kComputeGeneration ? kComputeStream
-                                                                             : kCommStream);
-              },
+          .stream_of = [&device](const Mover& mover) { return device.native_stream(mover); },
           .drop_recordings = [&device] { device.drop_recordings(); }};
 }
 
@@ -144,13 +140,14 @@ RankBackend::RankBackend(World& world,
     cpu_ = make_cpu_backend(threads,
                             along(compute_),
                             {.communicator_of = along(comm_),
-                             .channel_of = channels(comm_),
+                             .channel_of = channels(comm_, host_mover()),
                              .abort = abort,
                              .world = &world});
     return;
   }
   device_->set_communicators(kComputeStream, along(compute_));
   device_->set_communicators(kCommStream, along(comm_));
+  device_->set_channels(world, [this](const Mover& mover) { return channels(comm_, mover); });
   device_->set_abort(abort);
   if (native_) {
     std::vector<std::int64_t> ranks(static_cast<std::size_t>(world.size()));

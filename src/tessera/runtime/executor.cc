@@ -11,6 +11,7 @@
 #include "tessera/comm/communicator.h"
 #include "tessera/comm/progress.h"
 #include "tessera/ops/op.h"
+#include "tessera/program/channels.h"
 
 namespace tessera {
 
@@ -22,18 +23,19 @@ bool talks(const Instruction& instruction) {
 }
 
 // By segment and instruction, whether the calling thread waits for other ranks in it; empty where
-// `program` has no transfers, or threads do not order its streams.
-std::vector<std::vector<bool>> find_talks(const Program& program, Backend& backend) {
+// `program` has no transfers, or threads do not order its streams and do its work.
+std::vector<std::vector<bool>> find_talks(const Program& program, bool is_by_threads) {
   std::vector<std::vector<bool>> talk;
-  bool has_transfers = false;
+  if (!is_by_threads || channels_of(program).empty()) {
+    return talk;
+  }
   for (const Segment& segment : program.segments) {
     std::vector<bool>& of_segment = talk.emplace_back();
     for (const Instruction& instruction : segment.instructions) {
-      has_transfers = has_transfers || backend.channel(*instruction.op) != nullptr;
       of_segment.push_back(instruction.stream == kOwnStream && talks(instruction));
     }
   }
-  return has_transfers && !backend.orders_streams() ? talk : std::vector<std::vector<bool>>();
+  return talk;
 }
 
 // Of what a checkpoint holds: accumulators are written all the time.
@@ -79,7 +81,7 @@ Executor::Executor(const Program& program,
   if (World* const world = backend.world()) {
     progress_ = &world->progress();
     first_call_ = progress_->add_calls(call_names(program));
-    talks_ = find_talks(program, backend);
+    talks_ = find_talks(program, !backend.orders_streams() && !memory_.has_mirror());
   }
 }
 
@@ -201,13 +203,12 @@ bool Executor::talks_itself(const InstructionRun& next) const {
 }
 
 std::vector<std::pair<std::string, double>> Executor::profile_step() {
-  for_each_run(program_, [&](const InstructionRun& run, const Instruction& instruction) {
-    TESSERA_REQUIRE(backend_.channel(*instruction.op) == nullptr,
-                    ErrorCode::kUnsupported,
-                    "{}: the ops of a step with transfers are not timed one by one, since ranks "
-                    "would wait for each other",
-                    bound_.place(run));
-  });
+  const auto channels = channels_of(program_);
+  TESSERA_REQUIRE(channels.empty(),
+                  ErrorCode::kUnsupported,
+                  "{}: the ops of a step with transfers are not timed one by one, since ranks "
+                  "would wait for each other",
+                  info(*channels.begin()->second->op).name);
   memory_.inputs_to_device();
   std::map<std::string, double> seconds;
   for_each_run(program_, [&](const InstructionRun& run, const Instruction& instruction) {

@@ -4,6 +4,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -62,9 +63,10 @@ class Executor {
   double waited_seconds() const { return streams_.waited_seconds(); }
 
   // The same with what it waited for other ranks in its own collectives, of a program with
-  // transfers whose streams are threads; else 0.
-  double waited_for_ranks_seconds() const {
-    return talks_.empty() ? 0.0 : streams_.waited_seconds() + talk_seconds_;
+  // transfers whose streams are threads. Nothing of other programs, and of a device, whose work no
+  // thread waits for in a step.
+  std::optional<double> waited_for_ranks_seconds() const {
+    return talks_.empty() ? std::nullopt : std::optional(streams_.waited_seconds() + talk_seconds_);
   }
 
   // The host's memory of a bound tensor; `slot` is the microbatch of an input, or of an output that

@@ -9,7 +9,7 @@
 
 namespace tessera {
 
-// Instructions of a step, one after the other, that the backend records as one, of both streams
+// Instructions of a step, one after the other, that the backend records as one, of all streams
 // where it orders them and otherwise of stream 0; or those that it does not record.
 struct StepBatch {
   std::vector<InstructionRun> runs;
@@ -19,7 +19,7 @@ struct StepBatch {
 };
 
 // The batches of a step, in order; none where the backend records nothing. `is_by_backend`: the
-// program has a second stream, which the backend orders. `first_write` is the step's first write of
+// program has further streams, which the backend orders. `first_write` is the step's first write of
 // a state, if any. Batches point into the program.
 std::vector<StepBatch> plan_batches(const Program& program,
                                     const Backend& backend,

@@ -5,11 +5,13 @@
 #include <cstddef>
 #include <cstdint>
 #include <utility>
+#include <vector>
 
 #include "tessera/base/elapsed.h"
 #include "tessera/base/error.h"
 #include "tessera/comm/communicator.h"
 #include "tessera/ir/ids.h"
+#include "tessera/program/channels.h"
 
 namespace tessera {
 
@@ -21,8 +23,20 @@ StreamOrder::StreamOrder(const Program& program, BoundProgram& bound, Backend& b
   find_items();
   is_by_backend_ = has_other_streams_ && backend.orders_streams();
   if (!is_by_backend_) {
+    make_channels();
     start_threads();
   }
+}
+
+// Where the backend orders streams both ends of a channel wait for each other, with a step's
+// errors.
+void StreamOrder::make_channels() {
+  std::vector<PlacedTransfer> transfers;
+  for (const auto& [name, instruction] : channels_of(program_)) {
+    transfers.push_back({.op = instruction->op.get(), .stream = instruction->stream});
+  }
+  backend_.make_channels(transfers);
+  has_channels_ = true;
 }
 
 void StreamOrder::find_items() {
@@ -183,6 +197,9 @@ void StreamOrder::run_item(std::size_t lane, std::size_t item, Lane::Ticket step
 
 void StreamOrder::start_step() {
   waited_seconds_ = 0;
+  if (!has_channels_) {
+    make_channels();
+  }
   if (is_by_backend_) {
     std::ranges::fill(signalled_, Signal());
     return;

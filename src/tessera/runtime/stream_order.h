@@ -78,6 +78,7 @@ class StreamOrder {
     bool is_of_transfers = false;
   };
 
+  void make_channels();
   void find_items();
   void add_event(EventId event);
   std::vector<Awaited> awaited_by(const InstructionRun& run,
@@ -109,6 +110,7 @@ class StreamOrder {
   std::exception_ptr first_failure_;
   bool has_other_streams_ = false;
   bool is_by_backend_ = false;
+  bool has_channels_ = false;
   double waited_seconds_ = 0;
   // These end before what they use.
   std::vector<std::unique_ptr<StreamThread>> threads_;

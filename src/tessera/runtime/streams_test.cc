@@ -8,15 +8,19 @@
 #include <cstdint>
 #include <memory>
 #include <span>
+#include <string>
 #include <string_view>
 #include <thread>
+#include <vector>
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include "tessera/backend/cpu/cpu_backend.h"
 #include "tessera/base/error.h"
+#include "tessera/base/format.h"
 #include "tessera/base/test_error.h"
+#include "tessera/ops/op.h"
 #include "tessera/runtime/executor.h"
 
 namespace tessera {
@@ -101,6 +105,85 @@ TEST(Executor, AStreamWaitsForAnother) {
   backend.fails = true;
   EXPECT_THAT(error_of(ErrorCode::kInvalidData, [&] { executor.run_step(); }),
               HasSubstr("a bad token (segment forward, microbatch 0, instruction 0: gelu)"));
+}
+
+// Transfers of a step that a backend begins, on streams that it orders.
+constexpr std::string_view kTransfers = R"(program "sends" microbatches 1 arena 1024 {
+  stream "compute"
+  stream "comm"
+  stream "send"
+  stream "receive"
+  buffer 0 "a" input 128 bytes at (0) persistent
+  buffer 1 "b" activation 128 bytes at (256) live (forward 0, 0) .. (forward 0, 3)
+  buffer 2 "c" activation 128 bytes at (512) persistent
+  input "a" = #0+0 f32[n=32] strides(1)
+  output "c" = #2+0 f32[n=32] strides(1)
+  segment 0 "forward" forward 0 {
+    #1+0 f32[n=32] strides(1) = receive {axes="pipeline=2", from=1, number=3, type="f32[n=32]"}() stream 3 signal 1
+    send {axes="pipeline=2", to=1, number=2}(#0+0 f32[n=32] strides(1)) stream 2
+    send {axes="pipeline=2", to=1, number=2}(#0+0 f32[n=32] strides(1)) stream 2 signal 2
+    #2+0 f32[n=32] strides(1) = gelu(#1+0 f32[n=32] strides(1)) stream 0 wait 1
+    fence() stream 0 wait 2
+  }
+  call 0 microbatch 0 slots ()
+}
+)";
+
+// Notes the channels that it is to make.
+class ChannelsBackend final : public Backend {
+ public:
+  std::string_view name() const override { return "channels"; }
+
+  std::unique_ptr<Arena> allocate(std::int64_t bytes) override { return cpu_->allocate(bytes); }
+
+  void draw(const Initial&, const View&) override {}
+
+  std::int64_t workspace_bytes(const Op&, std::span<const View>, std::span<const View>) override {
+    return 0;
+  }
+
+  void run(const Op&, const Views&, StreamId) override { ++num_runs; }
+
+  bool orders_streams() const override { return is_ordering; }
+
+  void make_channels(std::span<const PlacedTransfer> transfers) override {
+    EXPECT_EQ(num_runs, 0);
+    for (const PlacedTransfer& transfer : transfers) {
+      made.push_back(format("{} on {}", info(*transfer.op).name, transfer.stream.at()));
+    }
+  }
+
+  void synchronize() override {}
+
+  void abort(std::string_view /*reason*/) override {}
+
+  bool is_ordering = false;
+  int num_runs = 0;
+  std::vector<std::string> made;
+
+ private:
+  std::unique_ptr<Backend> cpu_ = make_cpu_backend(1);
+};
+
+// Of a backend that begins transfers only in the first step, when ranks are known to agree; of the
+// others with the executor, since they wait for nobody.
+TEST(Executor, ChannelsAreMadeOnceInTheOrderOfTheirPlaces) {
+  const Program program = parse_program(kTransfers);
+  verify(program);
+  const auto expected = testing::ElementsAre("send on 2", "receive on 3");
+  for (const bool is_ordering : {false, true}) {
+    ChannelsBackend backend;
+    backend.is_ordering = is_ordering;
+    Executor executor(program, backend);
+    if (is_ordering) {
+      EXPECT_THAT(backend.made, testing::IsEmpty());
+      executor.run_step();
+      executor.run_step();
+    }
+    EXPECT_THAT(backend.made, expected);
+    EXPECT_THAT(error_of(ErrorCode::kUnsupported, [&] { executor.profile_step(); }),
+                HasSubstr("ranks would wait for each other"));
+  }
 }
 
 }  // namespace

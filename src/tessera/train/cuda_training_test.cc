@@ -1,6 +1,7 @@
 // Whole training steps on the CUDA kernels, on a device or emulated, against the CPU's.
 
 #include <algorithm>
+#include <atomic>
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
@@ -28,6 +29,7 @@
 #include "tessera/state/test_training.h"
 #include "tessera/train/test_run.h"
 #include "tessera/train/trainer.h"
+#include "tests/distributed/host_native.h"
 
 namespace tessera {
 namespace {
@@ -247,6 +249,51 @@ TEST(CudaTrainer, ValidatesSavesAndResumes) {
   };
   EXPECT_EQ(losses("whole").size(), 3U);
   EXPECT_EQ(losses("parts"), losses("whole"));
+}
+
+// Of a step and of a validation, whose programs share channels, as without a pipeline. Where a
+// library of the devices would move memory, recorded; a real graph cannot hold what stands for it.
+TEST(CudaTrainer, ValidatesAlongAPipeline) {
+  std::string reason;
+  const auto probe = cuda::kernels_under_test(reason);
+  if (probe == nullptr) {
+    GTEST_SKIP() << reason;
+  }
+  std::atomic<int> waits = 0;
+  TrainHooks hooks = {.make_device =
+                          [is_emulated = probe->name() != "cuda"](std::int64_t) {
+                            std::string ignored;
+                            return cuda::kernels_under_test(ignored, {.may_record = is_emulated});
+                          },
+                      .target = cuda_target()};
+  const TestRun test;
+  const auto columns_of = [&](const std::string& run, std::int64_t ranks) {
+    RunConfig config = test.config(run);
+    config.train.steps = 4;
+    config.train.microbatch = 1;
+    config.validation.every = 1;
+    config.data.validation_share = 0.02;
+    config.parallel.ranks = ranks;
+    config.parallel.pipeline = ranks;
+    config.comm.reduction = hooks.join_native ? Reduction::kNative : Reduction::kOrdered;
+    train(config, tiny_llama(), hooks);
+    const MetricsTable metrics = read_metrics(test.run(run) / "metrics.jsonl", BrokenLines::kSkip);
+    std::vector<double> values;
+    for (const char* const name : {"loss", "grad_norm", "validation_loss"}) {
+      std::ranges::copy_if(metrics.column(name), std::back_inserter(values), [](double value) {
+        return !std::isnan(value);
+      });
+    }
+    return values;
+  };
+  const std::vector<double> expected = columns_of("alone", 1);
+  EXPECT_EQ(expected.size(), 12U);
+  EXPECT_EQ(columns_of("host", 2), expected);
+  hooks.join_native = [&](World& host, const NcclOptions& options) {
+    return std::make_unique<HostNative>(host, options, waits);
+  };
+  EXPECT_EQ(columns_of("native", 2), expected);
+  EXPECT_GT(waits, 0);
 }
 
 class CudaUse : public testing::TestWithParam<DType> {

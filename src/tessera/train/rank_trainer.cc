@@ -44,7 +44,7 @@ RankBackend make_backend(const RunSetup& setup, World& world) {
           setup.run.plan.layout.mesh,
           static_cast<int>(config.run.threads),
           setup.hooks.make_device(world.rank()),
-          nullptr,
+          setup.hooks.join_native,
           world_options(config)};
 }
 

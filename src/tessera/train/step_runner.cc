@@ -92,7 +92,8 @@ StepRunner::Result StepRunner::run(const CheckpointMeta& done) {
   seconds_ = seconds_since(start);
   if (num_steps_++ > 0) {
     all_seconds_ += seconds_;
-    waited_seconds_ += executor_.waited_for_ranks_seconds();
+    const std::optional<double> waited = executor_.waited_for_ranks_seconds();
+    waited_seconds_ = waited ? std::optional(waited_seconds_.value_or(0) + *waited) : std::nullopt;
   }
   return {.metrics = {.step = step,
                       .loss = unsigned_nan(double{outputs.loss_sum} /
@@ -108,7 +109,8 @@ StepRunner::Result StepRunner::run(const CheckpointMeta& done) {
 }
 
 std::optional<double> StepRunner::waiting() const {
-  return all_seconds_ > 0 ? std::optional(waited_seconds_ / all_seconds_) : std::nullopt;
+  return all_seconds_ > 0 && waited_seconds_ ? std::optional(*waited_seconds_ / all_seconds_)
+                                             : std::nullopt;
 }
 
 float StepRunner::run_without_update(std::int64_t step) {

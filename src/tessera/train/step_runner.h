@@ -47,7 +47,8 @@ class StepRunner {
   double seconds() const { return seconds_; }
 
   // The share of the steps but the first, on which ranks load what they need, in which this one
-  // waited for others (Executor::waited_for_ranks_seconds()); nothing where there was one step.
+  // waited for others (Executor::waited_for_ranks_seconds()); nothing where there was one step, or
+  // that is not known.
   std::optional<double> waiting() const;
 
  private:
@@ -61,8 +62,8 @@ class StepRunner {
   BatchSampler sampler_;
   double seconds_ = 0;
   std::int64_t num_steps_ = 0;
-  double all_seconds_ = 0;     // of the steps but the first
-  double waited_seconds_ = 0;  // for other ranks, in these
+  double all_seconds_ = 0;                    // of the steps but the first
+  std::optional<double> waited_seconds_ = 0;  // for other ranks, in these
 };
 
 }  // namespace tessera

@@ -16,6 +16,9 @@ namespace tessera {
 
 class Backend;
 class DeviceBackend;
+class NcclWorld;
+class World;
+struct NcclOptions;
 
 // How a run ended.
 struct TrainResult {
@@ -34,6 +37,10 @@ struct TrainHooks {
   // What a rank runs on in place of run.device, and what its programs are compiled for.
   std::function<std::unique_ptr<DeviceBackend>(std::int64_t rank)> make_device = nullptr;
   std::optional<Target> target = {};  // none: as run.device says
+
+  // What such ranks talk by in place of the world of their run (JoinNative); null: by that.
+  std::function<std::unique_ptr<NcclWorld>(World& host, const NcclOptions& options)> join_native =
+      nullptr;
 
   // What a rank on the CPU runs on, around the backend that it would run on.
   std::function<std::unique_ptr<Backend>(std::int64_t rank, std::unique_ptr<Backend> backend)>

@@ -8,7 +8,7 @@
 namespace tessera {
 
 // Raised whenever what core and plugin share changes: this struct, and the classes that it names.
-inline constexpr int kNcclPluginAbi = 4;
+inline constexpr int kNcclPluginAbi = 5;
 
 // What libtessera_nccl.so hands out by the one C function that it exports. The two numbers stand
 // first in every version.

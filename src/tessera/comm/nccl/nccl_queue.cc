@@ -8,6 +8,7 @@
 #include "tessera/comm/nccl/nccl_check.h"
 #include "tessera/comm/nccl/nccl_communicator.h"
 #include "tessera/comm/nccl/progress.h"
+#include "tessera/comm/progress.h"
 
 namespace tessera {
 namespace {
@@ -118,6 +119,7 @@ void NcclQueue::watch() {
   if (now != seen_) {
     seen_ = now;
     wait_.reset();
+    rank_.host.progress().finish_instruction();  // for ranks that wait for this one's device
   }
   const std::size_t number = now / 2;
   const bool has_begun = now == begun(number);

@@ -21,8 +21,10 @@
 
 #include "tessera/base/error.h"
 #include "tessera/base/test_error.h"
+#include "tessera/base/thread_team.h"
 #include "tessera/comm/channel.h"
 #include "tessera/comm/local/local_world.h"
+#include "tessera/comm/mover.h"
 #include "tessera/comm/nccl/join_under_test.h"
 #include "tessera/comm/nccl/staged_world.h"
 #include "tessera/comm/testing/conformance.h"
@@ -230,7 +232,7 @@ std::vector<std::string> on_streams(int ranks,
     const auto world = join_under_test(host,
                                        {.device = rank,
                                         .world = options,
-                                        .stream_of = [&](std::int64_t) { return stream.get(); },
+                                        .stream_of = [&](const Mover&) { return stream.get(); },
                                         .drop_recordings = drop});
     body({.rank = rank,
           .ranks = ranks,
@@ -470,6 +472,80 @@ TEST(NcclWorld, AnOrderOfTransfersThatHangsHasADeadline) {
   EXPECT_THAT(errors,
               Each(HasSubstr(
                   format("of 67108864 bytes: no answer within {} s", short_deadline_seconds()))));
+}
+
+// A rank's ends of the channels there and back between two, of one generation, which send and
+// receive on streams of their own.
+class BothWays {
+ public:
+  BothWays(NcclWorld& world,
+           std::int64_t generation,
+           const Mover& sends,
+           const Mover& receives,
+           std::size_t bytes)
+      : bytes_(bytes), rank_(world.rank()), sent_(nullptr, bytes), received_(nullptr, bytes) {
+    for (const std::int64_t from : {0, 1}) {
+      (from == rank_ ? out_ : in_) = world.channel(
+          {.from = from, .to = 1 - from}, generation, from == rank_ ? sends : receives);
+    }
+  }
+
+  void begin(int value) {
+    check(cudaMemset(sent_.data(), value + static_cast<int>(rank_), bytes_));
+    check(cudaMemset(received_.data(), 0, bytes_));
+    check(cudaStreamSynchronize(nullptr));
+    in_->begin({received_.data(), bytes_});
+    out_->begin({sent_.data(), bytes_});
+  }
+
+  void expect(int value) const {
+    std::vector<std::byte> found(bytes_);
+    received_.to_host(found.data());
+    const auto sent = static_cast<std::byte>(value + 1 - static_cast<int>(rank_));
+    EXPECT_EQ(std::ranges::count(found, sent), std::ssize(found)) << value;
+  }
+
+ private:
+  std::size_t bytes_;
+  std::int64_t rank_;
+  DeviceCopy sent_;
+  DeviceCopy received_;
+  std::unique_ptr<Channel> in_;
+  std::unique_ptr<Channel> out_;
+};
+
+// Both ranks begin to receive before they send: on one stream they would wait for ever.
+TEST(NcclWorld, DirectionsHaveStreamsOfTheirOwn) {
+  std::string reason;
+  if (count_devices(reason) < 2) {
+    GTEST_SKIP() << "fewer than two GPUs: " << reason;
+  }
+  const WorldOptions options = {.deadline_seconds = 60};
+  const auto errors = on_ranks(2, options, [&](World& host) {
+    const auto device = static_cast<int>(host.rank());
+    check(cudaSetDevice(device));
+    const RankStream out;
+    const RankStream in;
+    ThreadTeam team(1);
+    const HostMover sends(team);
+    const HostMover receives(team);
+    const auto world = join_under_test(
+        host, {.device = device, .world = options, .stream_of = [&](const Mover& mover) {
+                 return &mover == &sends ? out.get() : in.get();
+               }});
+    constexpr std::size_t kBytes = std::size_t{16} << 20U;
+    BothWays first(*world, 0, sends, receives, kBytes);
+    BothWays second(*world, 1, sends, receives, 400);
+    constexpr std::array<std::int64_t, 2> kGenerations = {0, 1};
+    for (const int turn : {1, 2, 3}) {
+      first.begin(10 * turn);
+      second.begin(20 * turn);
+      world->synchronize(kGenerations);
+      first.expect(10 * turn);
+      second.expect(20 * turn);
+    }
+  });
+  EXPECT_THAT(errors, Each(IsEmpty()));
 }
 
 TEST(NcclWorld, OneDeviceTakesOneRank) {

@@ -2,6 +2,7 @@
 
 #include "tessera/comm/nccl/nccl_world.h"
 
+#include <algorithm>
 #include <array>
 #include <cstddef>
 #include <cstdint>
@@ -91,27 +92,28 @@ class PluginWorld final : public NcclWorld {
   // NCCL moves the bytes itself.
   std::unique_ptr<Communicator> group(std::span<const std::int64_t> members,
                                       std::int64_t generation,
-                                      const Mover& /*mover*/) override {
-    return communicator(members, generation);
+                                      const Mover& mover) override {
+    return communicator(members, generation, queue(generation, mover));
   }
 
   std::unique_ptr<Channel> channel(const ChannelKey& key,
                                    std::int64_t generation,
-                                   const Mover& /*mover*/) override {
+                                   const Mover& mover) override {
     require_channel_of(key, rank(), size());
-    auto* const zero = static_cast<std::byte*>(queue(generation)->zero());
-    return std::make_unique<NcclChannel>(communicator(std::array{key.from, key.to}, generation),
-                                         std::span(zero, sizeof(std::int64_t)));
+    const std::shared_ptr<NcclQueue> own = queue(generation, mover);
+    auto* const zero = static_cast<std::byte*>(own->zero());
+    return std::make_unique<NcclChannel>(
+        communicator(std::array{key.from, key.to}, generation, own),
+        std::span(zero, sizeof(std::int64_t)));
   }
 
   void leave() override { host().leave(); }
 
   void synchronize(std::span<const std::int64_t> generations) override {
-    std::vector<NcclQueue*> queues;
-    for (const std::int64_t generation : generations) {
-      queues.push_back(queue(generation).get());
+    const std::vector<NcclQueue*> queues = queues_of(generations);
+    if (!queues.empty()) {
+      NcclQueue::synchronize(queues);
     }
-    NcclQueue::synchronize(queues);
   }
 
   void watch(const std::function<bool()>& is_done) override {
@@ -129,24 +131,40 @@ class PluginWorld final : public NcclWorld {
   }
 
  private:
+  // Of a generation, the stream that the caller gives or none.
+  using QueueName = std::pair<std::int64_t, cudaStream_t>;
+
   std::unique_ptr<NcclCommunicator> communicator(std::span<const std::int64_t> members,
-                                                 std::int64_t generation) {
+                                                 std::int64_t generation,
+                                                 const std::shared_ptr<NcclQueue>& queue) {
     check_cuda(cudaSetDevice(rank_.device), "cudaSetDevice()");
     const auto meeting = host().group(members, kFirstHostGeneration + generation);
     introduce_devices(*meeting, members, uuid_);
     const NcclId id = share_id(*meeting, make_id);
-    return std::make_unique<NcclCommunicator>(rank_, members, id, queue(generation));
+    return std::make_unique<NcclCommunicator>(rank_, members, id, queue);
   }
 
-  std::shared_ptr<NcclQueue> queue(std::int64_t generation) {
+  std::shared_ptr<NcclQueue> queue(std::int64_t generation, const Mover& mover) {
+    const cudaStream_t given = stream_of_ != nullptr ? stream_of_(mover) : nullptr;
     const std::scoped_lock lock(mutex_);
-    std::shared_ptr<NcclQueue>& queue = queues_[generation];
+    std::shared_ptr<NcclQueue>& queue = queues_[{generation, given}];
     if (queue == nullptr) {
-      queue = std::make_shared<NcclQueue>(
-          rank_, stream_of_ != nullptr ? stream_of_(generation) : own_stream());
+      check_cuda(cudaSetDevice(rank_.device), "cudaSetDevice()");
+      queue = std::make_shared<NcclQueue>(rank_, stream_of_ != nullptr ? given : own_stream());
       all_queues_.push_back(queue.get());
     }
     return queue;
+  }
+
+  std::vector<NcclQueue*> queues_of(std::span<const std::int64_t> generations) {
+    std::vector<NcclQueue*> queues;
+    const std::scoped_lock lock(mutex_);
+    for (const auto& [name, queue] : queues_) {
+      if (std::ranges::count(generations, name.first) > 0) {
+        queues.push_back(queue.get());
+      }
+    }
+    return queues;
   }
 
   cudaStream_t own_stream() {
@@ -158,10 +176,10 @@ class PluginWorld final : public NcclWorld {
   }
 
   NcclRank rank_;
-  std::function<CUstream_st*(std::int64_t generation)> stream_of_;
+  std::function<CUstream_st*(const Mover& mover)> stream_of_;
   DeviceUuid uuid_ = {};
   std::mutex mutex_;  // guards what follows; each queue has one thread
-  std::map<std::int64_t, std::shared_ptr<NcclQueue>> queues_;
+  std::map<QueueName, std::shared_ptr<NcclQueue>> queues_;
   std::vector<NcclQueue*> all_queues_;
   std::vector<cudaStream_t> own_streams_;
 };

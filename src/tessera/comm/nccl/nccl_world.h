@@ -67,8 +67,9 @@ class NcclWorld : public World {
 struct NcclOptions {
   int device = 0;           // CUDA's number of this rank's device
   WorldOptions world = {};  // the deadline
-  // The stream on which the groups of a generation work. Null: one for each that is NCCL's alone.
-  std::function<CUstream_st*(std::int64_t generation)> stream_of = nullptr;
+  // The stream on which groups and channels work that are made with a mover. Null: one for each
+  // generation, of a thread of its own, that is NCCL's alone.
+  std::function<CUstream_st*(const Mover& mover)> stream_of = nullptr;
   // Frees the recordings that hold operations of its groups, none of which is replayed any more:
   // what comes before groups are given up, which NCCL does not do while there are such.
   std::function<void()> drop_recordings = nullptr;

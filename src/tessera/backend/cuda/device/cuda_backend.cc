@@ -1,8 +1,13 @@
 // The plugin: the backend on one CUDA device.
 
+#include <algorithm>
 #include <cstddef>
 #include <functional>
+#include <map>
 #include <memory>
+#include <mutex>
+#include <optional>
+#include <span>
 #include <string_view>
 #include <utility>
 
@@ -15,6 +20,7 @@
 #include "tessera/backend/cuda/device/dispatch.h"
 #include "tessera/backend/cuda/device/draw.h"
 #include "tessera/backend/cuda/device/fault.h"
+#include "tessera/backend/cuda/device/held_channel.h"
 #include "tessera/backend/cuda/device/recorder.h"
 #include "tessera/backend/cuda/device/staging.h"
 #include "tessera/backend/cuda/device/streams.h"
@@ -27,6 +33,7 @@
 #include "tessera/base/error.h"
 #include "tessera/base/mapping.h"
 #include "tessera/base/units.h"
+#include "tessera/ops/point_to_point/point_to_point.h"
 
 namespace tessera::cuda {
 namespace {
@@ -150,19 +157,17 @@ void add_sent(const NativeCollectives& native, const Traffic& traffic, std::int6
   }
 }
 
-// That of the program's order, and that of collectives alone.
-struct Streams {
-  Stream own = Stream(create_stream());
-  Stream comm = Stream(create_urgent_stream());
-};
+constexpr StreamId kOwnStream = StreamId{0};   // of the program's order
+constexpr StreamId kCommStream = StreamId{1};  // of collectives alone
 
-struct Contexts {
-  Context own;
-  Context comm;
+// A stream of the device, before whose kernels others wait, and what they share.
+struct UrgentStream {
+  template <class MakeContext>
+  explicit UrgentStream(const MakeContext& make_context)
+      : stream(create_urgent_stream()), context(make_context(stream.get())) {}
 
-  const Context& of(StreamId stream) const { return stream == StreamId{0} ? own : comm; }
-
-  Context& of(StreamId stream) { return stream == StreamId{0} ? own : comm; }
+  Stream stream;
+  Context context;
 };
 
 class CudaBackend final : public DeviceBackend {
@@ -170,24 +175,26 @@ class CudaBackend final : public DeviceBackend {
   CudaBackend(std::int64_t rank, std::int64_t num_ranks, const DeviceOptions& options)
       : ordinal_(select_device_of(rank, num_ranks, options.shared)),
         may_record_(options.may_record),
-        fault_(streams_.own.get()),
+        own_stream_(create_stream()),
+        fault_(own_stream_.get()),
         gemms_(make_lt_gemms(options)),
         graphs_(options.library_attention ? make_cudnn_graphs() : std::make_unique<NoGraphs>()),
-        contexts_{.own = make_context(streams_.own), .comm = make_context(streams_.comm)} {
-    cuda::synchronize(streams_.own.get());  // before the other one uses what was zeroed
+        own_(make_context(own_stream_.get())) {
+    context_of(kCommStream);
+    cuda::synchronize(own_stream_.get());  // before others use what was zeroed
   }
 
   std::string_view name() const override { return "cuda"; }
 
   std::unique_ptr<Arena> allocate(std::int64_t bytes) override {
-    auto arena = std::make_unique<CudaArena>(bytes, streams_.own.get());
-    cuda::synchronize(streams_.own.get());  // as above
+    auto arena = std::make_unique<CudaArena>(bytes, own_stream_.get());
+    cuda::synchronize(own_stream_.get());  // as above
     return arena;
   }
 
   void draw(const Initial& initial, const View& out) override {
-    draw_elements(contexts_.own, initial, out);
-    cuda::synchronize(streams_.own.get());
+    draw_elements(own_, initial, out);
+    cuda::synchronize(own_stream_.get());
   }
 
   std::int64_t workspace_bytes(const Op& op,
@@ -196,35 +203,57 @@ class CudaBackend final : public DeviceBackend {
     return op_workspace_bytes(op, operands, results);
   }
 
-  // The second stream has collectives alone. Where these move memory by the host, it is another
-  // thread's, and such an op returns when it is done. The first stream may be recorded meanwhile,
-  // so that nothing but the event is asked of it.
+  // The other streams have collectives and transfers alone. Where these move memory by the host,
+  // each is another thread's, and such an op returns when it is done. The first stream may be
+  // recorded meanwhile, so that nothing but the event is asked of it.
   void run(const Op& op, const Views& views, StreamId stream) override {
     if (orders_streams()) {
       prepare(op, views);
-    }
-    if (stream == StreamId{0}) {
-      run_op(contexts_.own, op, views);
-    } else if (orders_streams()) {
-      run_op(contexts_.comm, op, views);
+      run_op(context_of(stream), op, views);
+    } else if (stream == kOwnStream) {
+      run_op(own_, op, views);
     } else {
       check(cudaSetDevice(ordinal_), "cudaSetDevice()");
-      handed_over_.hold(streams_.comm.get());
-      run_op(contexts_.comm, op, views);
-      cuda::synchronize(streams_.comm.get());
+      Context& context = context_of(stream);
+      handed_over_.last().hold(context.stream());
+      run_op(context, op, views);
+      cuda::synchronize(context.stream());
     }
   }
 
   bool orders_streams() const override { return native_.wait != nullptr; }
 
-  void hand_over() override { handed_over_.mark(streams_.own.get()); }
+  World* world() override { return world_; }
+
+  // Of the host's, which one thread moves for all streams.
+  Channel* channel(const Op& op) override {
+    Channel* const channel = transfers_ ? channel_of(op, transfers_->context) : nullptr;
+    if (channel == nullptr) {
+      return nullptr;
+    }
+    return &held_channels_.try_emplace(channel, *channel, handed_over_, ordinal_).first->second;
+  }
+
+  void make_channels(std::span<const PlacedTransfer> transfers) override {
+    if (!orders_streams() && !transfers.empty() && !transfers_) {
+      transfers_.emplace([this](cudaStream_t made) { return make_context(made); });
+      transfers_->context.set_channels(channels_of_(transfers_->context.mover()));
+    }
+    if (orders_streams()) {
+      for (const PlacedTransfer& transfer : transfers) {
+        channel_of(*transfer.op, context_of(transfer.stream));
+      }
+    }
+  }
+
+  void hand_over() override { handed_over_.mark(own_stream_.get()); }
 
   void signal(std::size_t number, StreamId stream) override {
-    signals_.mark(number, native_stream(stream));
+    signals_.mark(number, context_of(stream).stream());
   }
 
   void wait(std::size_t number, StreamId stream) override {
-    signals_.hold(number, native_stream(stream));
+    signals_.hold(number, context_of(stream).stream());
   }
 
   bool records(const Op& op, std::span<const TensorType> operands) const override {
@@ -235,10 +264,12 @@ class CudaBackend final : public DeviceBackend {
   std::unique_ptr<Recording> record(const std::function<void()>& runs) override {
     const Traffic before = sent_by(native_);
     signals_.forget();
-    const CapturedGraph graph(recorder_.capture(streams_.own.get(), [&] {
+    const CapturedGraph graph(recorder_.capture(own_stream_.get(), [&] {
       runs();
-      if (is_capturing(streams_.comm.get())) {
-        join(streams_.comm, streams_.own);
+      for (const auto& [number, other] : others_) {
+        if (is_capturing(other.stream.get())) {
+          join(other.stream);
+        }
       }
     }));
     signals_.forget();
@@ -248,7 +279,7 @@ class CudaBackend final : public DeviceBackend {
     auto recording = recorder_.make(
         graph, [this, sent_by_it](cudaGraphExec_t exec) { replay(exec, sent_by_it); });
     if (recorder_.has_collectives() && native_.meet) {
-      recording->make_ready(streams_.own.get());
+      recording->make_ready(own_stream_.get());
       native_.meet();
     }
     return recording;
@@ -260,8 +291,10 @@ class CudaBackend final : public DeviceBackend {
     if (orders_streams()) {
       native_.wait();
     }
-    cuda::synchronize(streams_.comm.get());
-    cuda::synchronize(streams_.own.get());
+    for (const auto& [number, other] : others_) {
+      cuda::synchronize(other.stream.get());
+    }
+    cuda::synchronize(own_stream_.get());
     fault_.throw_any();
     gemms_->keep_choices();
   }
@@ -273,14 +306,31 @@ class CudaBackend final : public DeviceBackend {
     }
   }
 
-  const Mover& mover(StreamId stream) const override { return contexts_.of(stream).mover(); }
+  const Mover& mover(StreamId stream) const override { return known_context(stream).mover(); }
 
   void set_communicators(StreamId stream, CommunicatorOf communicator_of) override {
-    contexts_.of(stream).set_communicators(std::move(communicator_of));
+    context_of(stream).set_communicators(std::move(communicator_of));
+  }
+
+  void set_channels(World& world, ChannelsOf channels_of) override {
+    world_ = &world;
+    channels_of_ = std::move(channels_of);
+    own_.set_channels(channels_of_(own_.mover()));
+    for (auto& [number, other] : others_) {
+      other.context.set_channels(channels_of_(other.context.mover()));
+    }
   }
 
   CUstream_st* native_stream(StreamId stream) const override {
-    return contexts_.of(stream).stream();
+    return known_context(stream).stream();
+  }
+
+  CUstream_st* native_stream(const Mover& mover) const override {
+    const std::scoped_lock lock(mutex_);
+    const auto found = std::ranges::find_if(
+        others_, [&](const auto& other) { return &other.second.context.mover() == &mover; });
+    TESSERA_CHECK(found != others_.end() || &mover == &own_.mover(), "the mover of no stream");
+    return found != others_.end() ? found->second.context.stream() : own_.stream();
   }
 
   int ordinal() const override { return ordinal_; }
@@ -304,44 +354,72 @@ class CudaBackend final : public DeviceBackend {
   }
 
  private:
-  Context make_context(const Stream& stream) {
-    return {stream.get(), fault_.on_device(), *gemms_, *graphs_, multiprocessors_of(ordinal_)};
+  Context make_context(cudaStream_t stream) {
+    return {stream, fault_.on_device(), *gemms_, *graphs_, multiprocessors_of(ordinal_)};
   }
 
-  // By the thread that has both streams.
+  // Makes a stream where there is none yet, on the calling thread's device.
+  Context& context_of(StreamId stream) {
+    if (stream == kOwnStream) {
+      return own_;
+    }
+    const std::scoped_lock lock(mutex_);
+    const auto made = [this](cudaStream_t of) { return make_context(of); };
+    const auto [found, is_new] = others_.try_emplace(stream, made);
+    Context& context = found->second.context;
+    if (is_new && channels_of_) {
+      context.set_channels(channels_of_(context.mover()));
+    }
+    return context;
+  }
+
+  const Context& known_context(StreamId stream) const {
+    const std::scoped_lock lock(mutex_);
+    return stream == kOwnStream ? own_ : others_.at(stream).context;
+  }
+
+  // By the thread that has all streams.
   void prepare(const Op& op, const Views& views) {
     if (recorder_.is_recording()) {
       if (!recorder_.has_collectives() && waits_for_ranks(op, types_of(views.in))) {
         recorder_.note_collective();
       }
     } else if (native_.watch) {
-      lead_.lengthen(streams_.own.get(), native_.watch);
+      lead_.lengthen(own_stream_.get(), native_.watch);
     }
   }
 
-  // What `then` is given from now on begins when `first` is done with what it was given.
-  void join(const Stream& first, const Stream& then) {
-    joined_.mark(first.get());
-    joined_.hold(then.get());
+  // What the first stream is given from now on begins when `other` is done with what it was given.
+  void join(const Stream& other) {
+    joined_.mark(other.get());
+    joined_.hold(own_stream_.get());
   }
 
   void replay(cudaGraphExec_t exec, const Traffic& sent_by_it) {
     if (orders_streams()) {
-      join(streams_.comm, streams_.own);
+      for (const auto& [number, other] : others_) {
+        join(other.stream);
+      }
     }
-    check(cudaGraphLaunch(exec, streams_.own.get()), "cudaGraphLaunch()");
+    check(cudaGraphLaunch(exec, own_stream_.get()), "cudaGraphLaunch()");
     signals_.forget();
     add_sent(native_, sent_by_it, 1);
   }
 
   int ordinal_;
   bool may_record_;
-  Streams streams_;
+  Stream own_stream_;
   FaultReport fault_;
   std::unique_ptr<Gemms> gemms_;
   std::unique_ptr<Graphs> graphs_;
-  Contexts contexts_;
-  Event handed_over_;
+  Context own_;
+  World* world_ = nullptr;
+  ChannelsOf channels_of_;
+  mutable std::mutex mutex_;                 // guards what follows
+  std::map<StreamId, UrgentStream> others_;  // than the first
+  std::optional<UrgentStream> transfers_;    // of all streams, where the host moves memory
+  std::map<Channel*, HeldChannel> held_channels_;
+  HandOvers handed_over_;
   Event joined_;
   Lead lead_;
   Recorder recorder_;

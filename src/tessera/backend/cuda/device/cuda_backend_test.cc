@@ -1,13 +1,16 @@
 // What the backend asks of CUDA for a run's streams, events and recordings, over what stands for
 // its runtime and holds captures to CUDA's rules. Kernels are work of the host on those streams.
 
+#include <array>
 #include <atomic>
 #include <chrono>
+#include <cstddef>
 #include <cstdint>
 #include <filesystem>
 #include <functional>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <span>
 #include <string>
 #include <thread>
@@ -29,6 +32,8 @@
 #include "tessera/backend/device_backend.h"
 #include "tessera/base/error.h"
 #include "tessera/base/test_error.h"
+#include "tessera/comm/channel.h"
+#include "tessera/comm/local/local_world.h"
 #include "tessera/comm/mover.h"
 #include "tessera/ops/all_ops.h"
 
@@ -275,6 +280,108 @@ TEST_F(CudaBackendTest, StreamsWaitForEachOther) {
     backend->synchronize();
     EXPECT_THAT(journal().take(), ElementsAre(1, 2, 3, 4, 5));
   }
+}
+
+// Streams of transfers, which are made as they are needed, and wait for each other.
+TEST_F(CudaBackendTest, AnyNumberOfStreamsWaitForEachOther) {
+  const auto backend = open_native();
+  constexpr StreamId kSends{2};
+  constexpr StreamId kReceives{4};
+  const auto step = [&] {
+    run(*backend, 1);
+    backend->signal(0, kOwn);
+    backend->wait(0, kSends);
+    sum(*backend, 2, kSends);
+    backend->signal(1, kSends);
+    backend->wait(1, kReceives);
+    sum(*backend, 3, kReceives);
+    backend->signal(2, kReceives);
+    backend->wait(2, kOwn);
+    run(*backend, 4);
+    backend->signal(3, kOwn);
+    backend->wait(3, kReceives);
+    sum(*backend, 5, kReceives);  // for which nothing waits
+  };
+  step();
+  backend->synchronize();
+  EXPECT_THAT(journal().take(), ElementsAre(1, 2, 3, 4, 5));
+  const auto recording = backend->record(step);
+  for (int replay = 0; replay < 3; ++replay) {
+    sum(*backend, 6, kSends);
+    recording->replay();
+    run(*backend, 7);
+    backend->synchronize();
+    EXPECT_THAT(journal().take(), ElementsAre(6, 1, 2, 3, 4, 5, 7));
+  }
+}
+
+// Of the host: notes when it begins a transfer, and then is done.
+class NotedChannel final : public Channel {
+ public:
+  static constexpr int kBegun = 100;
+
+  void begin(std::span<std::byte> /*memory*/) override { journal().add(kBegun); }
+
+  bool advance() override { return true; }
+
+  void withdraw() override {}
+};
+
+// By another thread, which does not wait for the device.
+TEST_F(CudaBackendTest, ATransferBeginsBehindWhatWasHandedOver) {
+  LocalWorld run_of_one(1);
+  const auto world = run_of_one.join(0);
+  NotedChannel noted;
+  const auto backend = open();
+  backend->set_channels(*world, [&](const Mover& /*mover*/) -> ChannelOf {
+    return [&](const AxisSizes&, const ChannelPlaces&, TrafficClass) -> Channel& { return noted; };
+  });
+  EXPECT_EQ(backend->world(), world.get());
+  const OpRef send = make_op(SendAttrs{.axes = {{.name = "pipeline", .size = 2}}, .to = 1});
+  const std::array<PlacedTransfer, 1> transfers = {{{.op = send.get(), .stream = StreamId{2}}}};
+  backend->make_channels(transfers);
+  Channel* const channel = backend->channel(*send);
+  ASSERT_NE(channel, nullptr);
+  EXPECT_EQ(backend->channel(*send), channel);
+  EXPECT_EQ(backend->channel(*make_op(AddAttrs{})), nullptr);
+  for (int step = 0; step < 3; ++step) {
+    run(*backend, 1);
+    run(*backend, 2);
+    backend->hand_over();
+    std::jthread([&] {
+      channel->begin({});
+      while (!channel->advance()) {
+        std::this_thread::sleep_until(channel->due().value());
+      }
+    }).join();
+    EXPECT_THAT(journal().take(), ElementsAre(1, 2, NotedChannel::kBegun));
+    EXPECT_EQ(channel->due(), std::nullopt);
+  }
+}
+
+// Where a library's transfers only begin, they have a stream each, and the host moves nothing.
+TEST_F(CudaBackendTest, ALibrarysChannelsAreOfTheirStreams) {
+  LocalWorld run_of_one(1);
+  const auto world = run_of_one.join(0);
+  NotedChannel noted;
+  std::vector<const Mover*> movers;
+  const auto backend = open_native();
+  backend->set_channels(*world, [&](const Mover& mover) -> ChannelOf {
+    return [&](const AxisSizes&, const ChannelPlaces&, TrafficClass) -> Channel& {
+      movers.push_back(&mover);
+      return noted;
+    };
+  });
+  const OpRef send = make_op(SendAttrs{.axes = {{.name = "pipeline", .size = 2}}, .to = 1});
+  const std::array<PlacedTransfer, 2> transfers = {
+      {{.op = send.get(), .stream = StreamId{2}}, {.op = send.get(), .stream = StreamId{5}}}};
+  backend->make_channels(transfers);
+  ASSERT_EQ(movers.size(), 2U);
+  CUstream_st* const first = backend->native_stream(*movers[0]);
+  EXPECT_NE(first, backend->native_stream(*movers[1]));
+  EXPECT_EQ(first, backend->native_stream(StreamId{2}));
+  EXPECT_EQ(backend->native_stream(backend->mover(kOther)), backend->native_stream(kOther));
+  EXPECT_EQ(backend->channel(*send), nullptr);
 }
 
 // An event of before is none of the recording's, nor one of the recording's of what follows.

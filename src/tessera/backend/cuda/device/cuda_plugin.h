@@ -7,7 +7,7 @@
 namespace tessera {
 
 // Raised whenever what core and plugin share changes: this struct, and the classes that it names.
-inline constexpr int kCudaPluginAbi = 7;
+inline constexpr int kCudaPluginAbi = 8;
 
 // What libtessera_cuda.so hands out by the one C function that it exports. The two numbers stand
 // first in every version.

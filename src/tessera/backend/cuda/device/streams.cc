@@ -47,6 +47,12 @@ bool Event::is_done() const {
   return true;
 }
 
+void HandOvers::mark(cudaStream_t stream) {
+  const std::size_t next = (last_.load(std::memory_order_relaxed) + 1) % kEvents;
+  events_[next].mark(stream);
+  last_.store(next, std::memory_order_release);
+}
+
 void Signals::mark(std::size_t number, cudaStream_t stream) {
   while (events_.size() <= number) {
     events_.emplace_back();

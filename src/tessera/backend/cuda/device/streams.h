@@ -2,6 +2,8 @@
 
 // Streams of the calling thread's device, and what of one waits for another.
 
+#include <array>
+#include <atomic>
 #include <cstddef>
 #include <deque>
 #include <vector>
@@ -35,6 +37,22 @@ class Event {
 
  private:
   Handle<cudaEvent_t, cudaEventDestroy> event_;
+};
+
+// Points of one stream that work of other threads comes after. One thread marks them.
+class HandOvers {
+ public:
+  // After all that the stream has been given.
+  void mark(cudaStream_t stream);
+
+  // The last one, or a later one where many are marked since. Any thread may ask.
+  const Event& last() const { return events_[last_.load(std::memory_order_acquire)]; }
+
+ private:
+  static constexpr std::size_t kEvents = 64;
+
+  std::array<Event, kEvents> events_;  // in turn
+  std::atomic<std::size_t> last_ = 0;
 };
 
 // Events by number, as Backend::signal() and wait() have them.

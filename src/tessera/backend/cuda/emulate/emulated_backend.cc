@@ -7,6 +7,10 @@
 #include <cstdint>
 #include <functional>
 #include <limits>
+#include <map>
+#include <mutex>
+#include <optional>
+#include <span>
 #include <utility>
 #include <vector>
 
@@ -27,6 +31,7 @@
 #include "tessera/backend/view_types.h"
 #include "tessera/base/error.h"
 #include "tessera/ops/bias/bias.h"
+#include "tessera/ops/point_to_point/point_to_point.h"
 
 namespace tessera::cuda {
 namespace {
@@ -156,6 +161,9 @@ class EmulatedRecording final : public Recording {
   std::vector<std::function<void()>> given_;
 };
 
+constexpr StreamId kOwnStream = StreamId{0};
+constexpr StreamId kCommStream = StreamId{1};
+
 // In which order the threads of a backend's streams begin: each backend begins in the other one.
 ThreadOrder next_order() {
   static std::atomic<int> backends = 0;
@@ -165,11 +173,8 @@ ThreadOrder next_order() {
 class EmulatedBackend final : public DeviceBackend {
  public:
   explicit EmulatedBackend(const DeviceOptions& options)
-      : may_record_(options.may_record),
-        streams_{Stream(options.library_attention), Stream(options.library_attention)} {
-    for (Stream& stream : streams_) {
-      stream.gemms.set_tf32(options.tf32);
-    }
+      : options_(options), own_(stream_of(kOwnStream)) {
+    stream_of(kCommStream);
   }
 
   std::string_view name() const override { return "emulated cuda"; }
@@ -177,7 +182,7 @@ class EmulatedBackend final : public DeviceBackend {
   std::unique_ptr<Arena> allocate(std::int64_t bytes) override { return memory_->allocate(bytes); }
 
   void draw(const Initial& initial, const View& out) override {
-    draw_elements(streams_[0].context, initial, out);
+    draw_elements(own_.context, initial, out);
   }
 
   std::int64_t workspace_bytes(const Op& op,
@@ -193,12 +198,13 @@ class EmulatedBackend final : public DeviceBackend {
     const auto work = [this, &op, in, out, workspace = views.workspace, stream] {
       run_now(op, {.in = in, .out = out, .workspace = workspace}, stream);
     };
-    // Where the host orders streams, the other's thread records nothing.
-    if ((stream != StreamId{0} && !orders_streams()) || recorded_ == nullptr) {
-      give(stream, work);
-    } else if (waits_for_ranks(op, types_of(views.in))) {
+    const bool meets = orders_streams() && waits_for_ranks(op, types_of(views.in));
+    // Where the host orders streams, the threads of others record nothing.
+    if ((stream != kOwnStream && !orders_streams()) || recorded_ == nullptr) {
+      begin(stream, work, meets);
+    } else if (meets) {
       has_recorded_collectives_ = true;
-      recorded_->emplace_back([this, work, stream] { give(stream, work); });
+      recorded_->emplace_back([this, work, stream] { begin(stream, work, true); });
     } else {
       recorded_->emplace_back(
           [this, kernels = kernels_of(work), stream] { give(stream, kernels); });
@@ -206,6 +212,24 @@ class EmulatedBackend final : public DeviceBackend {
   }
 
   bool orders_streams() const override { return native_.wait != nullptr; }
+
+  World* world() override { return world_; }
+
+  Channel* channel(const Op& op) override {
+    return transfers_ ? channel_of(op, transfers_->context) : nullptr;
+  }
+
+  void make_channels(std::span<const PlacedTransfer> transfers) override {
+    if (!orders_streams() && !transfers.empty() && !transfers_) {
+      transfers_.emplace(options_);
+      transfers_->context.set_channels(channels_of_(transfers_->context.mover()));
+    }
+    if (orders_streams()) {
+      for (const PlacedTransfer& transfer : transfers) {
+        channel_of(*transfer.op, stream_of(transfer.stream).context);
+      }
+    }
+  }
 
   void signal(std::size_t number, StreamId stream) override {
     if (recorded_ != nullptr) {
@@ -224,7 +248,7 @@ class EmulatedBackend final : public DeviceBackend {
   }
 
   bool records(const Op& op, std::span<const TensorType> operands) const override {
-    return may_record_ && (orders_streams() || !waits_for_ranks(op, operands));
+    return options_.may_record && (orders_streams() || !waits_for_ranks(op, operands));
   }
 
   // Streams come together in the first before a replay and behind it, as those of a graph do.
@@ -253,7 +277,8 @@ class EmulatedBackend final : public DeviceBackend {
       native_.wait();
     }
     queues_.work_off();
-    for (Stream& stream : streams_) {
+    const std::scoped_lock lock(mutex_);
+    for (auto& [number, stream] : streams_) {
       throw_fault(std::exchange(stream.fault, {}));
     }
   }
@@ -265,14 +290,25 @@ class EmulatedBackend final : public DeviceBackend {
   }
 
   const Mover& mover(StreamId stream) const override {
-    return streams_.at(stream.at()).context.mover();
+    const std::scoped_lock lock(mutex_);
+    return streams_.at(stream).context.mover();
   }
 
   void set_communicators(StreamId stream, CommunicatorOf communicator_of) override {
-    streams_.at(stream.at()).context.set_communicators(std::move(communicator_of));
+    stream_of(stream).context.set_communicators(std::move(communicator_of));
+  }
+
+  void set_channels(World& world, ChannelsOf channels_of) override {
+    world_ = &world;
+    channels_of_ = std::move(channels_of);
+    for (auto& [number, stream] : streams_) {
+      stream.context.set_channels(channels_of_(stream.context.mover()));
+    }
   }
 
   CUstream_st* native_stream(StreamId /*stream*/) const override { return nullptr; }
+
+  CUstream_st* native_stream(const Mover& /*mover*/) const override { return nullptr; }
 
   int ordinal() const override { return 0; }
 
@@ -287,8 +323,11 @@ class EmulatedBackend final : public DeviceBackend {
  private:
   // Each may run on a thread of its own, where the host orders them.
   struct Stream {
-    explicit Stream(bool library_attention)
-        : graphs(library_attention ? make_interpreted_graphs() : std::make_unique<NoGraphs>()) {}
+    explicit Stream(const DeviceOptions& options)
+        : graphs(options.library_attention ? make_interpreted_graphs()
+                                           : std::make_unique<NoGraphs>()) {
+      gemms.set_tf32(options.tf32);
+    }
 
     CpuGemms gemms;
     std::unique_ptr<Graphs> graphs;
@@ -297,8 +336,18 @@ class EmulatedBackend final : public DeviceBackend {
     Context context = Context(nullptr, &fault, gemms, *graphs, 1);
   };
 
+  // Made where there is none yet.
+  Stream& stream_of(StreamId number) {
+    const std::scoped_lock lock(mutex_);
+    const auto [found, is_new] = streams_.try_emplace(number, options_);
+    if (is_new && channels_of_) {
+      found->second.context.set_channels(channels_of_(found->second.context.mover()));
+    }
+    return found->second;
+  }
+
   void run_now(const Op& op, const Views& views, StreamId stream) {
-    Stream& own = streams_.at(stream.at());
+    Stream& own = stream_of(stream);
     own.order = other_than(own.order);
     set_thread_order(own.order);
     run_op(own.context, op, views);
@@ -323,10 +372,23 @@ class EmulatedBackend final : public DeviceBackend {
   }
 
   void join_streams() {
-    constexpr auto kJoined = std::numeric_limits<std::size_t>::max();  // no number of an event
-    signal(kJoined, StreamId{1});
-    wait(kJoined, StreamId{0});
+    for (const auto& [number, stream] : streams_) {
+      if (number != kOwnStream) {
+        const std::size_t joined = std::numeric_limits<std::size_t>::max() - number.at();
+        signal(joined, number);  // which no event has
+        wait(joined, kOwnStream);
+      }
+    }
     queues_.forget_signals();
+  }
+
+  // `meets`: work that meets other ranks, and only begins here.
+  void begin(StreamId stream, const std::function<void()>& work, bool meets) {
+    if (meets) {
+      queues_.launch(stream.at(), work);
+    } else {
+      give(stream, work);
+    }
   }
 
   // At once where the host orders streams.
@@ -338,13 +400,18 @@ class EmulatedBackend final : public DeviceBackend {
     }
   }
 
-  bool may_record_;
+  DeviceOptions options_;
   std::vector<std::function<void()>>* recorded_ = nullptr;  // where run() puts what it begins
   bool has_recorded_collectives_ = false;
   StreamQueues queues_;
   NativeCollectives native_;
   std::unique_ptr<Backend> memory_ = make_null_backend();
-  std::array<Stream, 2> streams_;
+  World* world_ = nullptr;
+  ChannelsOf channels_of_;
+  mutable std::mutex mutex_;  // guards what follows
+  std::map<StreamId, Stream> streams_;
+  std::optional<Stream> transfers_;  // of all streams, where the host moves memory
+  Stream& own_;
   std::function<void(std::string_view)> abort_;
 };
 

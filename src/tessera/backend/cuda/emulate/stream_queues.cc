@@ -1,11 +1,22 @@
 #include "tessera/backend/cuda/emulate/stream_queues.h"
 
+#include <algorithm>
+
 #include "tessera/base/error.h"
 
 namespace tessera::cuda {
 
+std::deque<StreamQueues::Given>& StreamQueues::stream(std::size_t number) {
+  given_.resize(std::max(given_.size(), number + 1));
+  return given_[number];
+}
+
 void StreamQueues::give(std::size_t stream, const Work& work) {
-  given_.at(stream).push_back({.work = work});
+  this->stream(stream).push_back({.work = work});
+}
+
+void StreamQueues::launch(std::size_t stream, const Work& work) {
+  this->stream(stream).push_back({.work = work, .launch = num_launches_++});
 }
 
 StreamQueues::Work StreamQueues::signal(std::size_t number) {
@@ -15,7 +26,7 @@ StreamQueues::Work StreamQueues::signal(std::size_t number) {
 
 void StreamQueues::wait(std::size_t number, std::size_t stream) {
   if (const auto found = signals_.find(number); found != signals_.end()) {
-    given_.at(stream).push_back({.work = nullptr, .signal = found->second});
+    this->stream(stream).push_back({.signal = found->second});
   }
 }
 
@@ -23,35 +34,56 @@ void StreamQueues::forget_signals() {
   signals_.clear();
 }
 
+bool StreamQueues::is_done() const {
+  return std::ranges::all_of(given_, [](const auto& stream) { return stream.empty(); });
+}
+
+void StreamQueues::drop() {
+  for (std::deque<Given>& stream : given_) {
+    stream.clear();
+  }
+  num_launched_ = num_launches_;
+}
+
 bool StreamQueues::advance(std::deque<Given>& stream) {
   if (stream.empty()) {
     return false;
   }
   const Given next = stream.front();
-  if (!next.work && !done_signals_.contains(next.signal)) {
+  if (next.work ? next.launch.value_or(num_launched_) != num_launched_
+                : !done_signals_.contains(next.signal)) {
     return false;
   }
   if (next.work) {
     next.work();
   }
+  if (next.launch) {
+    ++num_launched_;
+  }
   stream.pop_front();
   return true;
 }
 
+bool StreamQueues::advance_any(std::size_t first) {
+  for (std::size_t i = 0; i < given_.size(); ++i) {
+    if (advance(given_[(first + i) % given_.size()])) {
+      return true;
+    }
+  }
+  return false;
+}
+
 void StreamQueues::work_off() {
-  std::deque<Given>& early = given_.at(num_worked_off_ % 2);
-  std::deque<Given>& late = given_.at((num_worked_off_ + 1) % 2);
-  if (early.empty() && late.empty()) {
+  if (is_done()) {
     return;
   }
-  ++num_worked_off_;
+  const std::size_t first = num_worked_off_++;
   try {
-    while (advance(early) || advance(late)) {
+    while (advance_any(first)) {
     }
-    TESSERA_CHECK(early.empty() && late.empty(), "streams that wait for each other");
+    TESSERA_CHECK(is_done(), "streams that wait for each other");
   } catch (...) {
-    early.clear();
-    late.clear();
+    drop();
     throw;
   }
 }

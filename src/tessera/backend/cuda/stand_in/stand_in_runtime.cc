@@ -116,8 +116,10 @@ struct CUevent_st {
   struct State {
     std::mutex mutex;  // guards what follows
     std::condition_variable changed;
-    std::size_t recorded = 0;
-    std::size_t done = 0;
+    std::size_t recorded = 0;         // how often
+    std::set<std::size_t> under_way;  // those that streams have yet to come to
+
+    bool is_done(std::size_t number) const { return !under_way.contains(number); }
   };
 
   std::shared_ptr<StandInCapture> capture;  // to which it was recorded; null: to none
@@ -443,7 +445,7 @@ cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned
     const std::scoped_lock lock(event->state->mutex);
     stream->give([state = event->state, number = event->state->recorded] {
       std::unique_lock waiting(state->mutex);
-      state->changed.wait(waiting, [&] { return state->done >= number; });
+      state->changed.wait(waiting, [&] { return state->is_done(number); });
     });
     return cudaSuccess;
   }
@@ -512,9 +514,10 @@ cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream) {
     return cudaSuccess;
   }
   const std::scoped_lock lock(event->state->mutex);
-  stream->give([state = event->state, number = ++event->state->recorded] {
+  event->state->under_way.insert(++event->state->recorded);
+  stream->give([state = event->state, number = event->state->recorded] {
     const std::scoped_lock done(state->mutex);
-    state->done = number;
+    state->under_way.erase(number);
     state->changed.notify_all();
   });
   return cudaSuccess;
@@ -528,7 +531,7 @@ cudaError_t cudaEventQuery(cudaEvent_t event) {
     return fail_with(cudaErrorCapturedEvent);
   }
   const std::scoped_lock lock(event->state->mutex);
-  return event->state->done >= event->state->recorded ? cudaSuccess : cudaErrorNotReady;
+  return event->state->is_done(event->state->recorded) ? cudaSuccess : cudaErrorNotReady;
 }
 
 cudaError_t cudaEventSynchronize(cudaEvent_t event) {
@@ -538,7 +541,7 @@ cudaError_t cudaEventSynchronize(cudaEvent_t event) {
   CUevent_st::State& state = *event->state;
   std::unique_lock lock(state.mutex);
   const std::size_t number = state.recorded;
-  state.changed.wait(lock, [&] { return state.done >= number; });
+  state.changed.wait(lock, [&] { return state.is_done(number); });
   return cudaSuccess;
 }
 
