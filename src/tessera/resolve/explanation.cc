@@ -141,8 +141,10 @@ MemoryFit memory_fit(const RunConfig& config,
     const bool talks = run.plan.layout.mesh.num_ranks() > 1;
     return {.needed = memory.total(),
             .of = Limit::kDevice,
-            .limit = run.target.arena_limit(
-                talks ? nccl_reserve_bytes(run.plan.layout, run.plan.passes.overlap) : 0)};
+            .limit = run.target.arena_limit(talks ? nccl_reserve_bytes(run.plan.layout,
+                                                                       run.plan.passes.overlap,
+                                                                       most_channels(programs))
+                                                  : 0)};
   }
   if (is_described(config)) {
     // What checkpoints are written from lies on the host.
@@ -162,7 +164,7 @@ MemoryFit memory_fit(const RunConfig& config,
   }
   return {.needed = memory.total(),
           .of = Limit::kMachine,
-          .limit = memory_limit(config, run.plan.layout)};
+          .limit = memory_limit(config, run.plan.layout, most_channels(programs))};
 }
 
 // The programs of a plan that need not fit; only what this machine could not write down is refused.

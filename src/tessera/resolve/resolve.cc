@@ -254,7 +254,7 @@ std::int64_t ranks_on_machine(const RunConfig& config) {
   return launch ? launch->local_size : config.parallel.ranks.value_or(1);
 }
 
-std::int64_t nccl_reserve_bytes(const RunLayout& layout, bool overlap) {
+std::int64_t nccl_reserve_bytes(const RunLayout& layout, bool overlap, std::int64_t num_channels) {
   // A group takes its buffers with the first operation: the second stream's not where it has none.
   const std::int64_t streams = overlap ? 2 : 1;
   // Gradients in a format of the wire are exchanged, and summed by each rank.
@@ -263,7 +263,8 @@ std::int64_t nccl_reserve_bytes(const RunLayout& layout, bool overlap) {
   for (const MeshAxis& axis : layout.mesh.axes) {
     bytes += streams * nccl_group_bytes(axis.size, exchanges && axis.group == AxisGroup::kData);
   }
-  return bytes;
+  constexpr std::int64_t kEnds = 2;
+  return bytes + num_channels * nccl_group_bytes(kEnds, false);
 }
 
 std::int64_t device_memory_limit(const Devices& devices,
@@ -284,7 +285,9 @@ std::int64_t device_memory_limit(const Devices& devices,
   return limit;
 }
 
-std::int64_t memory_limit(const RunConfig& config, const RunLayout& layout) {
+std::int64_t memory_limit(const RunConfig& config,
+                          const RunLayout& layout,
+                          std::int64_t num_channels) {
   if (config.memory.limit_bytes > 0) {
     return config.memory.limit_bytes;
   }
@@ -294,7 +297,9 @@ std::int64_t memory_limit(const RunConfig& config, const RunLayout& layout) {
   }
   const bool native = config.comm.reduction == Reduction::kNative;
   return device_memory_limit(
-      find_devices(), ranks, native ? nccl_reserve_bytes(layout, config.comm.overlap) : 0);
+      find_devices(),
+      ranks,
+      native ? nccl_reserve_bytes(layout, config.comm.overlap, num_channels) : 0);
 }
 
 RunConfig resolve_ranks(RunConfig config, ConfigUse use) {

@@ -51,11 +51,13 @@ std::int64_t device_memory_limit(const Devices& devices,
                                  std::int64_t nccl_bytes);
 
 // What NCCL takes of a rank's device at most: it has a group along each axis, and where collectives
-// overlap, one for either stream.
-std::int64_t nccl_reserve_bytes(const RunLayout& layout, bool overlap);
+// overlap, one for either stream; and one of two ranks for each of a rank's `num_channels`.
+std::int64_t nccl_reserve_bytes(const RunLayout& layout, bool overlap, std::int64_t num_channels);
 
-// Bytes that each rank of a resolved run of that layout may use: memory.limit_bytes, or its part of
-// what the machine or device_memory_limit() has.
-std::int64_t memory_limit(const RunConfig& config, const RunLayout& layout);
+// Bytes that each rank of a resolved run of that layout may use, with so many channels:
+// memory.limit_bytes, or its part of what the machine or device_memory_limit() has.
+std::int64_t memory_limit(const RunConfig& config,
+                          const RunLayout& layout,
+                          std::int64_t num_channels);
 
 }  // namespace tessera

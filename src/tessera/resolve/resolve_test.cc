@@ -114,18 +114,20 @@ TEST(NcclReserve, GrowsWithGroupsAndPeers) {
   constexpr std::int64_t kPeer = kMebibyte * 32 * 12;
   constexpr std::int64_t kAll = 256 * kMebibyte;
   RunLayout layout;
-  EXPECT_EQ(nccl_reserve_bytes(layout, true), kAll);
+  EXPECT_EQ(nccl_reserve_bytes(layout, true, 0), kAll);
   const MeshAxis data = {.name = "data", .group = AxisGroup::kData, .size = 2, .level = "node"};
   layout.mesh.axes = {data};
-  EXPECT_EQ(nccl_reserve_bytes(layout, false), kAll + kPeer);
-  EXPECT_EQ(nccl_reserve_bytes(layout, true), kAll + 2 * kPeer) << "a group for each stream";
+  EXPECT_EQ(nccl_reserve_bytes(layout, false, 0), kAll + kPeer);
+  EXPECT_EQ(nccl_reserve_bytes(layout, true, 0), kAll + 2 * kPeer) << "a group for each stream";
   layout.mesh.axes[0].size = 8;
-  EXPECT_EQ(nccl_reserve_bytes(layout, false), kAll + 2 * kPeer) << "neighbours alone";
+  EXPECT_EQ(nccl_reserve_bytes(layout, false, 0), kAll + 2 * kPeer) << "neighbours alone";
   layout.mesh.axes.push_back(
       {.name = "tensor", .group = AxisGroup::kTensor, .size = 4, .level = "node"});
-  EXPECT_EQ(nccl_reserve_bytes(layout, true), kAll + 8 * kPeer);
+  EXPECT_EQ(nccl_reserve_bytes(layout, true, 0), kAll + 8 * kPeer);
   layout.wires.grad.formats = {WireFormat::kInt8};
-  EXPECT_EQ(nccl_reserve_bytes(layout, false), kAll + (4 + 7) * kPeer) << "seven to exchange with";
+  EXPECT_EQ(nccl_reserve_bytes(layout, false, 0), kAll + (4 + 7) * kPeer)
+      << "seven to exchange with";
+  EXPECT_EQ(nccl_reserve_bytes(layout, false, 3), kAll + (4 + 7 + 3) * kPeer) << "three channels";
 }
 
 // A run looks at its devices more than once.

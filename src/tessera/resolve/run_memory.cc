@@ -10,6 +10,7 @@
 #include "tessera/base/units.h"
 #include "tessera/checkpoint/part_copy.h"
 #include "tessera/plan/plan.h"
+#include "tessera/program/channels.h"
 #include "tessera/resolve/resolve.h"
 #include "tessera/state/state_parts.h"
 #include "tessera/state/training_state.h"
@@ -204,6 +205,18 @@ std::string memory_table(const RunMemory& memory) {
                                          : " in all"));
   }
   return text;
+}
+
+std::int64_t most_channels(const RunPrograms& programs) {
+  std::size_t most = 0;
+  for (const Programs& own : programs) {
+    auto channels = channels_of(own.step);
+    if (own.validation) {
+      channels.merge(channels_of(*own.validation));
+    }
+    most = std::max(most, channels.size());
+  }
+  return static_cast<std::int64_t>(most);
 }
 
 void require_inputs_fit(const RunConfig& config, const Plan& plan, std::int64_t limit) {

@@ -38,6 +38,9 @@ RunMemory run_memory(const PlannedRun& run, const RunPrograms& programs);
 // As lines of text.
 std::string memory_table(const RunMemory& memory);
 
+// How many channels a rank of a run has ends of, the one that has most.
+std::int64_t most_channels(const RunPrograms& programs);
+
 // Throws kOutOfMemory where the token ids of a step alone take more than a rank may use, before
 // anything is compiled: a program has a call for each microbatch.
 void require_inputs_fit(const RunConfig& config, const Plan& plan, std::int64_t limit);

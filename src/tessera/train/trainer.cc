@@ -37,12 +37,12 @@ namespace tessera {
 namespace {
 
 RunPrograms compile_and_check(const RunConfig& config, const PlannedRun& run) {
-  const std::int64_t limit = memory_limit(config, run.plan.layout);
-  require_inputs_fit(config, run.plan, limit);
+  require_inputs_fit(config, run.plan, memory_limit(config, run.plan.layout, 0));
   RunPrograms programs = compile_run(run.plan, run.target, config.passes.dump);
   require_each_tensor_once(
       programs, parameter_inits(step_graph(run.plan)), run.plan.optimizer.moments);
-  require_fits(programs, run, config, limit);
+  require_fits(
+      programs, run, config, memory_limit(config, run.plan.layout, most_channels(programs)));
   return programs;
 }
 
