@@ -321,15 +321,8 @@ void validate_schedule(const RunConfig& config) {
                   num_steps);
 }
 
-// Of a pipeline, where there is none; and where it does not run yet.
-void validate_pipeline(const RunConfig& config, ConfigUse use) {
-  TESSERA_REQUIRE(
-      config.parallel.pipeline == 1 || config.run.device != "cuda" || use == ConfigUse::kPlan,
-      ErrorCode::kUnsupported,
-      "{}: found {}, with run.device = \"cuda\": pipelines run on CPUs so far; expected 1, or "
-      "run.device = \"cpu\"",
-      placed(config, "parallel.pipeline"),
-      config.parallel.pipeline);
+// Of a pipeline, where there is none.
+void validate_pipeline(const RunConfig& config) {
   const PipelineSection& pipeline = config.pipeline;
   const auto require_pipeline = [&](std::string_view key, bool is_set) {
     TESSERA_REQUIRE(config.parallel.pipeline > 1 || !is_set,
@@ -407,7 +400,7 @@ void validate_run(const RunConfig& config, ConfigUse use) {
     validate_inputs(config);
   }
   validate_degrees(config);
-  validate_pipeline(config, use);
+  validate_pipeline(config);
   validate_batch(config);
   validate_lora(config);
   validate_float8(config);

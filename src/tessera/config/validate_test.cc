@@ -12,7 +12,6 @@
 
 #include "tessera/base/file.h"
 #include "tessera/base/test_directory.h"
-#include "tessera/base/test_error.h"
 #include "tessera/config/config.h"
 #include "tessera/config/test_config.h"
 
@@ -185,16 +184,6 @@ TEST(Validate, PipelineDegrees) {
       "parallel.data: found 3, which with parallel.tensor = 2 and parallel.pipeline = 3 makes "
       "18 ranks, expected parallel.ranks = 12; leave parallel.data out to take the ranks "
       "that are left");
-}
-
-TEST(Validate, PipelinesRunOnCpusSoFar) {
-  RunConfig config = valid_config();
-  config.parallel = {.ranks = 2, .data = 1, .pipeline = 2};
-  config.run.device = "cuda";
-  EXPECT_EQ(error_of(ErrorCode::kUnsupported, [&] { validate(config); }),
-            "parallel.pipeline: found 2, with run.device = \"cuda\": pipelines run on CPUs so far; "
-            "expected 1, or run.device = \"cpu\"");
-  EXPECT_NO_THROW(validate(config, ConfigUse::kPlan));
 }
 
 TEST(Validate, PipelineKeysNeedOne) {
