@@ -1,5 +1,6 @@
 // Ranks that do a model's layers one after the other train it bit by bit as one rank does.
 
+#include <algorithm>
 #include <cstdint>
 #include <map>
 #include <string>
@@ -8,6 +9,7 @@
 #include <gtest/gtest.h>
 
 #include "tessera/base/format.h"
+#include "tessera/ops/all_ops.h"
 #include "tessera/program/step_traffic.h"
 #include "tests/distributed/expect_results.h"
 #include "tests/distributed/run_ranks.h"
@@ -111,6 +113,49 @@ TEST(Pipeline, TrainsAsDataAndTensorRanksDo) {
                      run_ranks(alone),
                      format("tensor {}, {}{}", tensor, placement, overlap ? ", overlap" : ""));
       }
+    }
+  }
+}
+
+// Whether a value that was gathered before backward ended is kept for weight gradients alone.
+bool keeps_gathered_for_weights(const Program& program) {
+  std::map<BufferId, std::int64_t> readers;  // in backward, of what was gathered there
+  for (const Segment& segment : program.segments) {
+    if (segment.code.action != Action::kBackward) {
+      continue;
+    }
+    for (const Instruction& instruction : segment.instructions) {
+      if (instruction.op->get_if<AllGatherAttrs>() != nullptr) {
+        readers.try_emplace(instruction.results[0].buffer, 0);
+      }
+      for (const TensorRef& operand : instruction.operands) {
+        if (const auto found = readers.find(operand.buffer); found != readers.end()) {
+          ++found->second;
+        }
+      }
+    }
+  }
+  return std::ranges::any_of(readers, [&](const auto& gathered) {
+    return gathered.second == 0 &&
+           program[gathered.first].end.code.action == Action::kWeightGradient;
+  });
+}
+
+// Tensor ranks gather what weight gradients alone read where these are made.
+TEST(Pipeline, SplitsTheBackwardOfTensorRanks) {
+  RankRun alone = base_run(4);
+  alone.model.kv_heads = 2;
+  alone.mesh = local_mesh({.tensor = 2});
+  alone.sequence_parallel = true;
+  const RankResult expected = run_ranks(alone);
+  for (const PipelineSchedule schedule :
+       {PipelineSchedule::kZbH1, PipelineSchedule::kInterleavedZb, PipelineSchedule::kZbV}) {
+    RankRun run = alone;
+    run.mesh = local_mesh({.tensor = 2, .pipeline = 2});
+    run.pipeline = {.layers = layers_of(2 * default_chunks(schedule)), .schedule = schedule};
+    expect_equal(run_ranks(run), expected, std::string(name(schedule)));
+    for (const std::int64_t rank : {0, 2}) {
+      EXPECT_FALSE(keeps_gathered_for_weights(rank_program(run, {}, rank))) << name(schedule);
     }
   }
 }

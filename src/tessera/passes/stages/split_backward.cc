@@ -55,18 +55,41 @@ class BackwardSplit {
   }
 
  private:
+  // Whether what it makes takes no more memory than what the step makes for it: a gather's whole,
+  // or what is gathered of a state, would be kept from one work to the other.
+  bool takes_no_more(const Node& node) const {
+    std::int64_t bytes = 0;
+    for (const ValueId operand : node.operands) {
+      bytes += graph_[operand].producer.valid() ? graph_[operand].type.num_bytes() : 0;
+    }
+    for (const ValueId result : node.results) {
+      bytes -= graph_[result].type.num_bytes();
+    }
+    return bytes >= 0;
+  }
+
+  // Whether it reads what a node makes that is one of `nodes`.
+  bool reads_any(const Node& node, const std::vector<bool>& nodes) const {
+    return std::ranges::any_of(node.operands, [&](ValueId operand) {
+      const NodeId producer = graph_[operand].producer;
+      return producer.valid() && nodes[producer.at()];
+    });
+  }
+
   // Of every node, as the backward's two works need it.
   std::vector<Phase> find_phases() const {
     std::vector<Phase> phases;
     std::vector<bool> follows(graph_.nodes.size(), false);  // from a node of backward
+    std::vector<bool> is_late(graph_.nodes.size(), false);  // made with weight gradients alone
     for (std::size_t i = 0; i < graph_.nodes.size(); ++i) {
       const Node& node = graph_.nodes[i];
-      follows[i] = node.phase == Phase::kBackward ||
-                   std::ranges::any_of(node.operands, [&](ValueId operand) {
-                     const NodeId producer = graph_[operand].producer;
-                     return producer.valid() && follows[producer.at()];
-                   });
-      const bool is_early = node.phase == Phase::kWeightGradient && !follows[i] && !is_view(node);
+      follows[i] = node.phase == Phase::kBackward || reads_any(node, follows);
+      is_late[i] = reads_any(node, is_late);
+      bool is_early = false;
+      if (node.phase == Phase::kWeightGradient && !is_view(node)) {
+        is_early = !follows[i] && !is_late[i] && takes_no_more(node);
+        is_late[i] = !is_early;
+      }
       phases.push_back(is_early ? Phase::kBackward : node.phase);
     }
     for (std::size_t i = graph_.nodes.size(); i-- > 0;) {
@@ -92,15 +115,24 @@ class BackwardSplit {
     for (std::size_t i = 0; i < graph_.values.size(); ++i) {
       memory.push_back(ValueId::of(i));
     }
+    const auto first_of = [&](ValueId value) {
+      while (memory[value.at()] != value) {
+        memory[value.at()] = memory[memory[value.at()].at()];
+        value = memory[value.at()];
+      }
+      return value;
+    };
     for (const Node& node : graph_.nodes) {
       if (!is_view(node)) {
         continue;
       }
       for (const ValueId operand : node.operands) {
-        const ValueId from = memory[operand.at()];
-        const ValueId to = memory[node.results[0].at()];
-        std::ranges::replace(memory, from, to);
+        const auto [first, second] = std::minmax({first_of(operand), first_of(node.results[0])});
+        memory[second.at()] = first;
       }
+    }
+    for (ValueId& value : memory) {
+      value = first_of(value);
     }
     return memory;
   }
