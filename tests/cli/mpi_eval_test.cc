@@ -27,6 +27,10 @@ TEST_F(EvalTest, RunsUnderMpirun) {
   const Outcome tensor = shell(mpirun("-n 2", data + " --parallel.tensor=2"));
   EXPECT_EQ(json::parse(tensor.out, nullptr, false),
             eval({"model", "--data", eval_golden("text.txt"), "--parallel.tensor=2"}));
+  const Outcome pipeline = shell(mpirun("-n 2", data + " --parallel.pipeline=2"));
+  EXPECT_EQ(pipeline.code, 0) << pipeline.err;
+  EXPECT_EQ(json::parse(pipeline.out, nullptr, false),
+            eval({"model", "--data", eval_golden("text.txt"), "--parallel.pipeline=2"}));
   const Outcome scores = shell(
       mpirun("-n 2", "eval model --output=scores.jsonl --choices=" + eval_golden("choices.jsonl")));
   ASSERT_EQ(scores.code, 0) << scores.err;

@@ -231,6 +231,12 @@ class RankLosses {
   std::unique_ptr<LossExecutor> losses_;
 };
 
+// The place along the pipeline of the ranks that know what sequences lose: all of them know it of a
+// batch.
+std::int64_t place_of_rows(const RankRun& run) {
+  return is_pipeline(run) ? action_table(run).rank_of_stage.back() : 0;
+}
+
 // By data rank; all that read the same say the same.
 std::map<std::int64_t, Losses> losses_of(const RankRun& run, const Asked& asked) {
   std::vector<Losses> of_ranks(static_cast<std::size_t>(run.mesh.num_ranks()));
@@ -240,6 +246,10 @@ std::map<std::int64_t, Losses> losses_of(const RankRun& run, const Asked& asked)
   std::map<std::int64_t, Losses> losses;
   for (std::size_t rank = 0; rank < of_ranks.size(); ++rank) {
     const std::int64_t place = data_place(run.mesh, static_cast<std::int64_t>(rank));
+    if (asked.by_row &&
+        pipeline_place(run.mesh, static_cast<std::int64_t>(rank)) != place_of_rows(run)) {
+      continue;
+    }
     EXPECT_EQ(losses.try_emplace(place, of_ranks[rank]).first->second, of_ranks[rank]);
   }
   return losses;
@@ -268,6 +278,43 @@ TEST(PipelineLosses, AreThoseOfOneRankOverSeveralStages) {
   for (const std::vector<std::int64_t>& rank_of_stage :
        {std::vector<std::int64_t>{0, 1, 0, 1}, {0, 1, 1, 0}}) {
     EXPECT_EQ(losses_of(on_stages(alone, rank_of_stage, {1, 1, 2, 0}), asked), expected);
+  }
+}
+
+// No collective along the pipeline, however many sequences there are.
+TEST(PipelineLosses, OfSequencesStayWhereTheyAreMade) {
+  const RankRun run = on_pipeline(base_run(), {}, {2, 2});
+  CompileOptions options = rank_options(run, {});
+  options.update.dims = {};
+  options.sum_outputs = false;
+  const Graph graph =
+      evaluation_graph(description(run), run.global_batch, run.sequence_length, run.dtype);
+  for (const Program& program : compile_losses(run, graph, options, 4)) {
+    for (const CollectiveCall& call : collective_calls(program).calls) {
+      EXPECT_TRUE(call.channel.has_value()) << call.place;
+    }
+  }
+}
+
+// In 8-bit floats, whose scales are those of a microbatch, and with adapters.
+TEST(PipelineLosses, AreThoseOfOneRankWhateverIsTrained) {
+  RankRun float8 = base_run();
+  float8.float8 = Float8Options{.head = true};
+  RankRun rowwise = base_run();
+  rowwise.float8 = Float8Options{.rowwise = true, .keep_weight_codes = true};
+  RankRun adapted = base_run();
+  adapted.other = odd_model("llama3", attention_and_feed_forward());
+  const Asked once = {.batches = {5}};
+  const auto exact = losses_of(base_run(), once);
+  for (const RankRun& alone : {float8, rowwise, adapted}) {
+    for (const bool by_row : {false, true}) {
+      Asked asked = {.batches = {5, 3}, .by_row = by_row};
+      const auto expected = losses_of(alone, asked);
+      asked.in_flight = 4;
+      const std::int64_t layers = description(alone).num_layers;
+      EXPECT_EQ(losses_of(on_pipeline(alone, {}, {layers - 1, 1}), asked), expected);
+    }
+    EXPECT_NE(losses_of(alone, once), exact);
   }
 }
 

@@ -118,7 +118,10 @@ std::vector<double> Evaluator::losses(std::int64_t first, std::int64_t total, co
   const std::vector<float> of_ranks = from_all(own);
   std::vector<double> losses(static_cast<std::size_t>(microbatches * num_rows()));
   for (std::int64_t rank = 0; rank < world_.size(); ++rank) {
-    // Ranks that read the same sequences say the same.
+    if (pipeline_place(setup_.layout.mesh, rank) != setup_.last_rank) {
+      continue;
+    }
+    // Of these, ranks that read the same sequences say the same.
     const std::int64_t place = data_place(setup_.layout.mesh, rank) * rows;
     for (std::int64_t m = 0; m < microbatches; ++m) {
       std::copy_n(of_ranks.begin() + rank * std::ssize(own) + m * rows,
@@ -175,11 +178,13 @@ void EvaluatorRanks::run(std::int64_t length,
       compile_run_evaluation(run.plan, num_rows, length, run.target);
   const std::vector<ParameterInit> parameters =
       parameter_inits(evaluation_graph(model_.model, num_rows, length, config.train.dtype));
-  const EvaluatorSetup setup = {.model = model_,
-                                .layout = run.plan.layout,
-                                .programs = programs,
-                                .parameters = parameters,
-                                .num_rows = num_rows};
+  const EvaluatorSetup setup = {
+      .model = model_,
+      .layout = run.plan.layout,
+      .programs = programs,
+      .parameters = parameters,
+      .num_rows = num_rows,
+      .last_rank = run.plan.pipeline ? run.plan.pipeline->table.rank_of_stage.back() : 0};
   if (patience_) {
     patience_->wait();
   }

@@ -34,7 +34,8 @@ struct EvaluatorSetup {
   const RunLayout& layout;
   const ByPipelineRank<Program>& programs;  // that the ranks run
   const std::vector<ParameterInit>& parameters;
-  std::int64_t num_rows = 1;  // sequences of a microbatch that a rank has
+  std::int64_t num_rows = 1;   // sequences of a microbatch that a rank has
+  std::int64_t last_rank = 0;  // along the pipeline, which makes the losses
 };
 
 // One rank of those that say how well a trained model predicts sequences: as many at a time as make

@@ -468,8 +468,7 @@ Graph sum_outputs(Graph graph, const UpdateOptions& options) {
                   output.updates ? "state" : "gradient");
     const Value value = builder.handle(output.value);
     builder.output(output.name,
-                   is_sum(output.kind) ? sum_over_ranks(builder, options, value)
-                                       : sum_along(builder, {}, options, value),
+                   is_sum(output.kind) ? sum_over_ranks(builder, options, value) : value,
                    output.kind);
   }
   return builder.take();

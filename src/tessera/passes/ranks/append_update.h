@@ -59,9 +59,9 @@ NormSums norm_sums(const Graph& graph, const UpdateOptions& options);
 Graph append_update(Graph graph, const UpdateOptions& options);
 
 // The graph of a forward pass alone whose loss and statistics are sums over the tokens of one rank:
-// they become the sums over all, folded as append_update() folds the loss. Along a pipeline, so do
-// results, which the ranks that do not make them have zeros for; and all of that is the update's,
-// so that no forward waits for a later rank's.
+// they become the sums over all, folded as append_update() folds the loss. Along a pipeline that is
+// the update's, so that no forward waits for a later rank's. Results stay: ranks of a pipeline that
+// do not make them have zeros.
 //   output loss  ->  output sum_over_ranks(loss)
 Graph sum_outputs(Graph graph, const UpdateOptions& options);
 
