@@ -59,6 +59,24 @@ std::string describe(const CollectiveUse& use, const AxisSize& axis) {
                 use.count);
 }
 
+// What all ranks of a pipeline, which number their tensors apart, know the result of an instruction
+// by: as which operand of which op it is read next, or the output that it is; "" where it is
+// neither.
+std::string use_of(const Program& program, const Segment& segment, std::size_t index) {
+  const BufferId result = segment.instructions[index].results[0].buffer;
+  for (std::size_t i = index + 1; i < segment.instructions.size(); ++i) {
+    const Instruction& reader = segment.instructions[i];
+    const auto operand = std::ranges::find(reader.operands, result, &TensorRef::buffer);
+    if (operand != reader.operands.end()) {
+      return format(
+          " of operand {} of {}", operand - reader.operands.begin(), info(*reader.op).name);
+    }
+  }
+  const auto output = std::ranges::find(
+      program.outputs, result, [](const Binding& binding) { return binding.tensor.buffer; });
+  return output == program.outputs.end() ? "" : format(" of output \"{}\"", output->name);
+}
+
 class Walk {
   using EventSlot = std::pair<EventId, std::int32_t>;
 
@@ -128,8 +146,9 @@ class Walk {
       }
       for (const AxisSize& axis : legs(use)) {
         if (axis.size > 1) {
-          // Ranks of a pipeline know a tensor by names of their own.
-          const std::string of = is_of_pipeline(axis) ? "" : format(" of {}", names);
+          const std::string of = is_of_pipeline(axis)
+                                     ? use_of(program_, program_[call.segment], index)
+                                     : format(" of {}", names);
           add({.axis = axis.name,
                .what = format("{}{} in microbatch {}", describe(use, axis), of, call.microbatch)});
         }

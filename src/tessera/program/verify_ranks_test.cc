@@ -220,6 +220,54 @@ TEST(VerifyRanks, CatchesASwappedOrder) {
                       "0: gather_slices along data")));
 }
 
+// Ranks of a pipeline number their tensors apart, but know what results are for.
+TEST(VerifyRanks, CatchesASwappedOrderAlongAPipeline) {
+  const Mesh mesh = make_mesh(local_cluster(2), {.pipeline = 2});
+  constexpr std::string_view kFirst = R"(graph "first" {
+  %0: f32[] = input "a"
+  %1: f32[] = gelu(%0) @update
+  %2: f32[] = all_reduce {axes="pipeline=2"}(%0) @update
+  %3: f32[] = all_reduce {axes="pipeline=2"}(%1) @update
+  %4: f32[] = all_reduce {axes="pipeline=2"}(%1) @update
+  %5: f32[] = mul(%3, %4) @update
+  output "loss" = %2
+  output "norm" = %5
+}
+)";
+  constexpr std::string_view kLast = R"(graph "last" {
+  %0: f32[] = input "a"
+  %1: f32[] = all_reduce {axes="pipeline=2"}(%0) @update
+  %2: f32[] = all_reduce {axes="pipeline=2"}(%0) @update
+  %3: f32[] = all_reduce {axes="pipeline=2"}(%0) @update
+  %4: f32[] = mul(%2, %3) @update
+  output "loss" = %1
+  output "norm" = %4
+}
+)";
+  const auto program = [](std::string_view graph) {
+    return plan_memory(
+        assign_slots(lower(parse_graph(graph), {.num_microbatches = 1, .workspace_bytes = {}})));
+  };
+  const Program first = program(kFirst);
+  const Program last = program(kLast);
+  verify_ranks(mesh,
+               std::vector{collective_calls(first), collective_calls(last)},
+               std::vector<std::size_t>{0, 1});
+  const auto swapped = [&](int a, int b) {
+    Program other = last;
+    Segment& update = segment(other, "update");
+    std::swap(update.instructions[find_op(update, "all_reduce", a)],
+              update.instructions[find_op(update, "all_reduce", b)]);
+    return fault(mesh, {first, other}, {0, 1});
+  };
+  EXPECT_THAT(swapped(0, 1),
+              AllOf(StartsWith("collectives of the ranks do not match"),
+                    HasSubstr("of output \"loss\" in microbatch 0"),
+                    HasSubstr("of operand 0 of mul in microbatch 0")));
+  EXPECT_THAT(swapped(1, 2),
+              AllOf(HasSubstr("of operand 0 of mul"), HasSubstr("of operand 1 of mul")));
+}
+
 // Three ranks against one: those three are right.
 TEST(VerifyRanks, CatchesAWrongSizeAndNamesTheOneThatDiffers) {
   const Mesh mesh = make_mesh(local_cluster(4), {.data = 4});
