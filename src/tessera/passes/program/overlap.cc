@@ -76,16 +76,21 @@ std::vector<bool> find_followers(const Work& work) {
   return follows;
 }
 
-// By buffer, whether codes other than `own` and the update use it.
-std::vector<bool> used_elsewhere(const Work& work, std::size_t own, std::size_t num_buffers) {
-  std::vector<bool> used(num_buffers, false);
+// Of code number `own`.
+UsedElsewhere used_elsewhere(const Work& work, std::size_t own, const Program& program) {
+  UsedElsewhere used = {.any = std::vector<bool>(program.buffers.size(), false), .later = {}};
   for (std::size_t i = 0; i < work.codes.size(); ++i) {
     if (i == own || is_update(work.codes[i])) {
       continue;
     }
     for (std::int32_t k = 0; k < work.codes[i].size(); ++k) {
-      for_each_buffer(work.codes[i][k], [&](BufferId id) { used[id.at()] = true; });
+      for_each_buffer(work.codes[i][k], [&](BufferId id) { used.any[id.at()] = true; });
     }
+  }
+  for (const Buffer& buffer : program.buffers) {
+    const Code& end = buffer.end.code;
+    used.later.push_back(!buffer.persistent && end.action != Action::kUpdate &&
+                         end != work.codes[own].code);
   }
   return used;
 }
@@ -252,8 +257,7 @@ Program overlap(Program program, std::int64_t layers) {
   }
   std::int32_t next_event = 0;
   for (std::size_t i = 0; i < codes.size(); ++i) {
-    finishes.push_back(
-        place_waits(codes[i], layers, used_elsewhere(work, i, program.buffers.size()), next_event));
+    finishes.push_back(place_waits(codes[i], layers, used_elsewhere(work, i, program), next_event));
   }
   choose_cuts(work, layers, codes);
   set_lives(program, codes, finishes);

@@ -295,6 +295,33 @@ update
   EXPECT_FALSE(three.empty());
 }
 
+// A forward that makes a gradient, as that of the loss does, which backward reads, too: the fence
+// of the forward comes after backward's first two layers, when what only the first of them reads is
+// long gone.
+constexpr std::string_view kReadByBoth = R"(graph "both" {
+  %0: f32[embed=16, embed=16] = input "x"
+  %1: f32[slice=128] = sum "g"
+  %2: f32[embed=16, embed=16] = gelu(%0) @forward layer 0
+  %3: f32[slice=128] = reduce_slices {axes="data=2", slice=128}(%2) @forward layer 0
+  %4: f32[slice=128] = add(%1, %3) @forward layer 0
+  %5: f32[embed=16, embed=16] = matmul(%2, %2) @backward layer 2
+  %6: f32[embed=16, embed=16] = matmul(%5, %5) @backward layer 1
+  %7: f32[embed=16, embed=16] = matmul(%6, %6) @backward layer 0
+  update %1 = %4
+  output "dx" = %7
+}
+)";
+
+TEST(Overlap, AForwardEndsWithAReductionOfWhatBackwardReads) {
+  const std::string text = summary(overlapped(kReadByBoth, 3));
+  EXPECT_THAT(text,
+              HasSubstr("  comm: %3 = reduce_slices(%2) signal 0\n"
+                        "  comm: g = add(g, %3) signal 1\n"
+                        "  compute: fence() wait 0\n"));
+  // Backward may run beside the rest.
+  EXPECT_THAT(text, HasSubstr("forward.fence\n  compute: fence() wait 1\n"));
+}
+
 TEST(Overlap, LeavesAProgramWithoutStateOnTheWireAsItIs) {
   const Program alone = lower(parse_graph(R"(graph "alone" {
   %0: f32[n=4] = input "x"

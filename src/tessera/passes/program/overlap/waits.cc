@@ -30,9 +30,31 @@ std::optional<std::int32_t> last_computation(const CodeBody& body, std::int32_t 
   return std::nullopt;
 }
 
-bool makes_any(const Instruction& instruction, const std::vector<bool>& buffers) {
-  return std::ranges::any_of(instruction.results,
-                             [&](const TensorRef& result) { return buffers[result.buffer.at()]; });
+Instruction make_fence() {
+  return {.op = make_op(FenceAttrs{}), .operands = {}, .results = {}};
+}
+
+bool is_any_of(const std::vector<TensorRef>& tensors, const std::vector<bool>& buffers) {
+  return std::ranges::any_of(tensors,
+                             [&](const TensorRef& tensor) { return buffers[tensor.buffer.at()]; });
+}
+
+bool passes_any_on(const Instruction& by, const UsedElsewhere& elsewhere) {
+  return is_any_of(by.results, elsewhere.later) || is_any_of(by.operands, elsewhere.later);
+}
+
+// Where the work ends with a collective of what it passes on, a fence behind that, which can wait.
+void add_place_to_wait(CodeBody& body, const UsedElsewhere& elsewhere) {
+  const auto last = last_computation(body, 0);
+  for (std::int32_t i = last.value_or(-1) + 1; i < body.size(); ++i) {
+    if (passes_any_on(body[i], elsewhere)) {
+      Instruction fence = make_fence();
+      fence.layer = last ? body[*last].layer : fence.layer;
+      body.insert(body.size(), fence);
+      body.find_blocks();
+      return;
+    }
+  }
 }
 
 // The collectives of a code: those that are called ahead, then those of its work. They run in this
@@ -109,10 +131,13 @@ Place OverlappedCode::place(std::int32_t i) const {
 
 std::vector<Finish> place_waits(OverlappedCode& code,
                                 std::int64_t layers,
-                                const std::vector<bool>& used_elsewhere,
+                                const UsedElsewhere& elsewhere,
                                 std::int32_t& next_event) {
   CodeBody& body = code.body;
   const bool is_update = body.code.action == Action::kUpdate;
+  if (!is_update) {
+    add_place_to_wait(body, elsewhere);
+  }
   CommRuns collectives(code);
   std::map<std::int32_t, std::size_t> waits;  // by place, the last collective to wait for
   std::optional<std::size_t> left;            // the last one at the end of the work
@@ -124,7 +149,8 @@ std::vector<Finish> place_waits(OverlappedCode& code,
             ? place_to_wait(body, by, layers, 0)
             : place_to_wait(
                   body, by, body.block(collectives.place(i)) + layers + 1, collectives.place(i));
-    if (!place && !is_update && makes_any(by, used_elsewhere)) {
+    if (!place && !is_update &&
+        (is_any_of(by.results, elsewhere.any) || passes_any_on(by, elsewhere))) {
       place = last_computation(body, collectives.is_ahead(i) ? 0 : collectives.place(i));
     }
     if (place) {
@@ -154,7 +180,7 @@ std::vector<Finish> place_waits(OverlappedCode& code,
   if (left) {
     const EventId event = {next_event++};
     collectives.signal(*left, event);
-    code.fence = Instruction{.op = make_op(FenceAttrs{}), .operands = {}, .results = {}};
+    code.fence = make_fence();
     code.fence->waits.push_back(event);
   }
   return finishes;

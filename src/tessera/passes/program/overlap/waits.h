@@ -33,13 +33,20 @@ struct Finish {
   std::optional<std::int32_t> instruction = {};
 };
 
+// By buffer, whether codes other than one's own use it before the update.
+struct UsedElsewhere {
+  std::vector<bool> any;
+  std::vector<bool> later;  // after its own, with which its life ends
+};
+
 // Has the computation wait for each collective of `code`: where it may not run beside it, or where
 // the window of memory ends, `layers` + 1 blocks after the collective's own; what is left at the
-// end of the work by its fence, or, of the update, with the step. `used_elsewhere` are buffers that
-// other codes use before the update: what makes those is not left. Gives where each has finished.
+// end of the work by its fence, or, of the update, with the step. What makes something of
+// `elsewhere` is not left, nor what reads something that other codes use later, which might not
+// live until the fence. Gives where each has finished.
 std::vector<Finish> place_waits(OverlappedCode& code,
                                 std::int64_t layers,
-                                const std::vector<bool>& used_elsewhere,
+                                const UsedElsewhere& elsewhere,
                                 std::int32_t& next_event);
 
 }  // namespace tessera
