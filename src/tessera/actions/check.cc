@@ -53,7 +53,7 @@ struct PlacedAction {
   std::size_t position = 0;  // in its row
 };
 
-// By stage and microbatch.
+// By stage and microbatch, those of one kind in the order of the row.
 std::vector<PlacedAction> sorted_actions(const ActionTable& table) {
   std::vector<PlacedAction> sorted;
   for (std::size_t rank = 0; rank < table.rows.size(); ++rank) {
@@ -80,79 +80,100 @@ std::vector<PlacedAction> sorted_actions(const ActionTable& table) {
   }
   std::ranges::sort(sorted, {}, [](const PlacedAction& placed) {
     const StageAction& action = placed.action;
-    return std::array{action.stage, action.microbatch, static_cast<std::int64_t>(action.kind)};
+    return std::array{action.stage,
+                      action.microbatch,
+                      static_cast<std::int64_t>(action.kind),
+                      static_cast<std::int64_t>(placed.position)};
   });
   return sorted;
 }
 
-// The counts of a stage's actions of one microbatch.
-struct KindCounts {
-  std::array<std::int64_t, 4> counts = {};
+// A stage's actions of one microbatch.
+struct ActionsOfOne {
+  std::int64_t stage = 0;
+  std::int64_t microbatch = 0;
+  std::size_t rank = 0;
+  std::span<const PlacedAction> actions;  // by kind: F, B, I, W
 
-  std::int64_t operator[](ActionKind kind) const {
-    return counts.at(static_cast<std::size_t>(kind));
+  std::int64_t count(ActionKind kind) const {
+    return std::ranges::count(
+        actions, kind, [](const PlacedAction& placed) { return placed.action.kind; });
+  }
+
+  // Of the action at `i`, or of the row that has none.
+  std::string prefix(const TablePlaces& places, std::size_t i) const {
+    return i < actions.size() ? places.prefix(rank, actions[i].position) : places.prefix(rank);
   }
 };
 
-void check_counts(const KindCounts& counts, std::int64_t stage, std::int64_t microbatch) {
-  using enum ActionKind;
-  for (const ActionKind kind : {kForward, kBackward, kInputGradient, kWeightGradient}) {
-    TESSERA_REQUIRE(counts[kind] <= 1,
+void check_none_twice(const ActionsOfOne& of, const TablePlaces& places) {
+  for (std::size_t i = 1; i < of.actions.size(); ++i) {
+    const ActionKind kind = of.actions[i].action.kind;
+    TESSERA_REQUIRE(of.actions[i - 1].action.kind != kind,
                     ErrorCode::kInvalidConfig,
-                    "stage {} has {} of microbatch {} {} times",
-                    stage,
+                    "{}stage {} has {} of microbatch {} {} times",
+                    of.prefix(places, i),
+                    of.stage,
                     letter(kind),
-                    microbatch,
-                    counts[kind]);
+                    of.microbatch,
+                    of.count(kind));
   }
-  const bool has_part = counts[kInputGradient] + counts[kWeightGradient] > 0;
+}
+
+void check_kinds(const ActionsOfOne& of, const TablePlaces& places) {
+  using enum ActionKind;
+  const bool has_backward = of.count(kBackward) > 0;
+  const bool has_part = of.count(kInputGradient) + of.count(kWeightGradient) > 0;
   const char* wrong = nullptr;
-  if (counts[kForward] == 0) {
+  if (of.count(kForward) == 0) {
     wrong = "no F";
-  } else if (counts[kBackward] == 1 && has_part) {
+  } else if (has_backward && has_part) {
     wrong = "both B and its parts, I and W,";
-  } else if (counts[kBackward] == 0 && !has_part) {
+  } else if (!has_backward && !has_part) {
     wrong = "no B, nor I and W,";
-  } else if (counts[kBackward] == 0 && counts[kWeightGradient] == 0) {
+  } else if (!has_backward && of.count(kWeightGradient) == 0) {
     wrong = "I but no W";
-  } else if (counts[kBackward] == 0 && counts[kInputGradient] == 0) {
+  } else if (!has_backward && of.count(kInputGradient) == 0) {
     wrong = "W but no I";
   }
   TESSERA_REQUIRE(wrong == nullptr,
                   ErrorCode::kInvalidConfig,
-                  "stage {} has {} of microbatch {}",
-                  stage,
+                  "{}stage {} has {} of microbatch {}",
+                  of.prefix(places, of.actions.size() - (of.actions.empty() ? 0 : 1)),
+                  of.stage,
                   wrong,
-                  microbatch);
+                  of.microbatch);
 }
 
-// Those of one stage and microbatch, by kind: F, B, I, W.
-void check_order(std::span<const PlacedAction> actions, const ActionTable& table) {
-  for (std::size_t i = 1; i < actions.size(); ++i) {
-    const StageAction& action = actions[i].action;
-    TESSERA_REQUIRE(actions[i - 1].position < actions[i].position,
+void check_order(const ActionsOfOne& of, const TablePlaces& places) {
+  for (std::size_t i = 1; i < of.actions.size(); ++i) {
+    TESSERA_REQUIRE(of.actions[i - 1].position < of.actions[i].position,
                     ErrorCode::kInvalidConfig,
-                    "rank {} has {} before {}",
-                    table.rank_of_stage[as_index(action.stage)],
-                    to_string(action),
-                    to_string(actions[i - 1].action));
+                    "{}rank {} has {} before {}",
+                    of.prefix(places, i),
+                    of.rank,
+                    to_string(of.actions[i].action),
+                    to_string(of.actions[i - 1].action));
   }
 }
 
-void check_complete(const ActionTable& table) {
+void check_complete(const ActionTable& table, const TablePlaces& places) {
   const std::vector<PlacedAction> sorted = sorted_actions(table);
   std::size_t begin = 0;
   for (std::int64_t stage = 0; stage < table.stages; ++stage) {
     for (std::int64_t microbatch = 0; microbatch < table.microbatches; ++microbatch) {
-      KindCounts counts;
       std::size_t end = begin;
       while (end < sorted.size() && sorted[end].action.stage == stage &&
              sorted[end].action.microbatch == microbatch) {
-        ++counts.counts.at(static_cast<std::size_t>(sorted[end].action.kind));
         ++end;
       }
-      check_counts(counts, stage, microbatch);
-      check_order(std::span(sorted).subspan(begin, end - begin), table);
+      const ActionsOfOne of = {.stage = stage,
+                               .microbatch = microbatch,
+                               .rank = as_index(table.rank_of_stage[as_index(stage)]),
+                               .actions = std::span(sorted).subspan(begin, end - begin)};
+      check_none_twice(of, places);
+      check_kinds(of, places);
+      check_order(of, places);
       begin = end;
     }
   }
@@ -160,10 +181,10 @@ void check_complete(const ActionTable& table) {
 
 }  // namespace
 
-std::vector<std::string> check(const ActionTable& table) {
+std::vector<std::string> check(const ActionTable& table, const TablePlaces& places) {
   check_shape(table);
-  check_complete(table);
-  run_order(table);
+  check_complete(table, places);
+  run_order(table, places);
   return notes(table);
 }
 

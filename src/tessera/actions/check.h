@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "tessera/actions/action_table.h"
+#include "tessera/actions/table_places.h"
 
 namespace tessera {
 
@@ -13,8 +14,9 @@ namespace tessera {
 // each microbatch one F and either one B or one I and one W, in this order; and the ranks, doing
 // their actions in order, never wait for each other in a cycle. Returns the notes of notes.h.
 // Errors: kInvalidConfig naming stage and microbatch, or the shortest cycle ("rank 1 waits at 4:2B0
-// for 3B0", 4: the fourth action of its row).
-std::vector<std::string> check(const ActionTable& table);
+// for 3B0", 4: the fourth action of its row), after "SOURCE:ROW:COLUMN: " of the first action that
+// is wrong, or of the row that lacks one, where the table was read.
+std::vector<std::string> check(const ActionTable& table, const TablePlaces& places = {});
 
 // A checked table against a run. `source` names the table. Errors: kInvalidConfig naming both
 // counts.

@@ -45,6 +45,25 @@ TEST(Check, NamesStageAndMicrobatch) {
   EXPECT_EQ(refused("0F0,0B0\n1F0,1B0,1B0\n"), "stage 1 has B of microbatch 0 2 times");
 }
 
+// Of tables that were read, row and column: of the first action that is too many, of the last one
+// of its stage and microbatch where another is missing, or of the row.
+TEST(Check, SaysWhereInTheText) {
+  const auto place = [](std::string_view text) {
+    const ParsedTable parsed = parse_table(text, "t.csv");
+    const std::string error =
+        error_of(ErrorCode::kInvalidConfig, [&] { check(parsed.table, parsed.places); });
+    return error.substr(0, error.find(": "));
+  };
+  EXPECT_EQ(place("0F0,0B0,0F1\n1F0,1B0,1F1,1B1\n"), "t.csv:1:3");
+  EXPECT_EQ(place("0F0,0B0,0F1,0B1\n,1F0,,1B0,1F1,1I1\n"), "t.csv:2:6");
+  EXPECT_EQ(place("0F0,0B0\n1F0,1B0,,1B0\n"), "t.csv:2:4");
+  EXPECT_EQ(place("0F0,0UNSHARD,0B0\n,1B0,1F0\n"), "t.csv:2:2");
+  EXPECT_EQ(place("0F0,0B0\n1F0,1B0\n2F0,2B0,2F1,2B1\n"), "t.csv:1:1");
+  // The first wait of the cycle: rank 1's second action.
+  EXPECT_EQ(place("0F0,0F1,0B1,0B0\n1F1,,1B1,1F0,1B0\n2F0,2B0,2F1,2B1\n"), "t.csv:2:3");
+  EXPECT_EQ(place("0F0,(1F0;0B0)OVERLAP_F_B,1B0\n"), "t.csv:1:2");
+}
+
 TEST(Check, NamesActionsInTheWrongOrder) {
   EXPECT_EQ(refused("0F0,0B0\n1B0,1F0\n"), "rank 1 has 1B0 before 1F0");
   EXPECT_EQ(refused("0F0,0W0,0I0\n1F0,1B0\n"), "rank 0 has 0W0 before 0I0");

@@ -17,6 +17,7 @@ namespace tessera {
 namespace {
 
 constexpr std::size_t kMaxDigits = 6;
+constexpr std::string_view kByteOrderMark = "\xEF\xBB\xBF";  // some spreadsheets write it
 
 struct Cell {
   std::vector<StageAction> actions;  // none: a bubble, or left out
@@ -138,6 +139,9 @@ class TableReader {
   explicit TableReader(std::string_view source) : source_(source) {}
 
   ParsedTable read(std::string_view text) {
+    if (text.starts_with(kByteOrderMark)) {
+      text.remove_prefix(kByteOrderMark.size());
+    }
     std::vector<std::string_view> lines = cut(text, '\n');
     while (!lines.empty() && without_spaces(lines.back()).empty()) {
       lines.pop_back();
@@ -148,10 +152,13 @@ class TableReader {
                     source_);
     for (const std::string_view line : lines) {
       table_.rows.emplace_back();
+      columns_.emplace_back();
       read_row(line);
     }
     finish();
-    return {std::move(table_), notes()};
+    return {.table = std::move(table_),
+            .notes = notes(),
+            .places = {.source = std::string(source_), .columns = std::move(columns_)}};
   }
 
  private:
@@ -210,6 +217,7 @@ class TableReader {
                     found->second.row);
     first_of_microbatch_.emplace(action.microbatch, place);
     table_.rows.back().push_back(action);
+    columns_.back().push_back(static_cast<std::int64_t>(column_));
   }
 
   // Numbers without gaps, which bounds them by the length of the text.
@@ -260,6 +268,7 @@ class TableReader {
 
   std::string_view source_;
   ActionTable table_;
+  std::vector<std::vector<std::int64_t>> columns_;  // of the actions
   std::map<std::int64_t, CellPlace> first_of_stage_;
   std::map<std::int64_t, CellPlace> first_of_microbatch_;
   std::size_t column_ = 0;       // of the cell that is read, from 1

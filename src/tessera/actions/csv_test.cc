@@ -101,6 +101,9 @@ TEST(Csv, EveryForm) {
     EXPECT_THAT(parse_table(text, "table.csv").notes, IsEmpty());
   };
   same("0F0,0F1,0I0,0B1,0W0\r\n1F0,1F1,1B0,1B1\r\n");
+  same(
+      "\xEF\xBB\xBF"
+      "0F0,0F1,0I0,0B1,0W0\n1F0,1F1,1B0,1B1\n");
   same("0F0,0F1,0I0,0B1,0W0\n1F0,1F1,1B0,1B1");
   same("0F0,0F1,0I0,0B1,0W0\n1F0,1F1,1B0,1B1\n\n \r\n");
   same(" 0F0 ,\t0F1,0I0 , 0B1,0W0 \n1F0,,1F1,1B0,,,1B1");

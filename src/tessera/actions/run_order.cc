@@ -161,13 +161,18 @@ class CycleSearch {
 };
 
 [[noreturn]] void fail_cycle(const ActionTable& table,
+                             const TablePlaces& places,
                              Positions& positions,
                              std::span<const std::int32_t> heads) {
   const auto action = [&](Position position) {
     return to_string(table.rows[as_index(position.rank)][as_index(position.index)]);
   };
   std::string text;
+  std::string prefix;
   for (const Wait& wait : CycleSearch(table, positions, heads).shortest()) {
+    if (text.empty()) {
+      prefix = places.prefix(as_index(wait.waiting.rank), as_index(wait.waiting.index));
+    }
     text += format("{}rank {} waits at {}:{} for {}",
                    text.empty() ? "" : ", ",
                    wait.waiting.rank,
@@ -175,12 +180,12 @@ class CycleSearch {
                    action(wait.waiting),
                    action(wait.awaited));
   }
-  fail(ErrorCode::kInvalidConfig, "the table never ends: {}", text);
+  fail(ErrorCode::kInvalidConfig, "{}the table never ends: {}", prefix, text);
 }
 
 }  // namespace
 
-std::vector<OrderedAction> run_order(const ActionTable& table) {
+std::vector<OrderedAction> run_order(const ActionTable& table, const TablePlaces& in_text) {
   Positions positions(table);
   std::vector<OrderedAction> order;
   std::vector<std::int32_t> heads(table.rows.size(), 0);
@@ -222,7 +227,7 @@ std::vector<OrderedAction> run_order(const ActionTable& table) {
     }
   }
   if (std::cmp_less(order.size(), num_actions(table))) {
-    fail_cycle(table, positions, heads);
+    fail_cycle(table, in_text, positions, heads);
   }
   return order;
 }

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "tessera/actions/action_table.h"
+#include "tessera/actions/table_places.h"
 #include "tessera/actions/timeline.h"
 
 namespace tessera {
@@ -23,9 +24,10 @@ struct OrderedAction {
 // All actions of a table, each after those that it waits for. A forward waits for that of the stage
 // before, a backward or input gradient for that of the stage after.
 // Errors: kInvalidConfig for ranks that wait for each other, naming the shortest cycle among those
-// in which a rank stands still ("rank 1 waits at 4:2B0 for 3B0", 4: the fourth action of its row);
-// kInvalidArgument for an action that waits for one that the table lacks.
-std::vector<OrderedAction> run_order(const ActionTable& table);
+// in which a rank stands still ("rank 1 waits at 4:2B0 for 3B0", 4: the fourth action of its row),
+// and where the first of them is; kInvalidArgument for an action that waits for one that the table
+// lacks.
+std::vector<OrderedAction> run_order(const ActionTable& table, const TablePlaces& in_text = {});
 
 // Runs one table with many costs. The table outlives it.
 class TableClock {

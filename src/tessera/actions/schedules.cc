@@ -80,35 +80,6 @@ PipelineSchedule with_one_chunk(PipelineSchedule schedule) {
   return schedule;
 }
 
-void require_chunks(const ScheduleRequest& request) {
-  switch (chunk_rule(request.schedule)) {
-    case ChunkRule::kOne:
-      TESSERA_REQUIRE(request.chunks == 1,
-                      ErrorCode::kInvalidConfig,
-                      "pipeline.chunks = {} has no effect: pipeline.schedule = \"{}\" has 1 stage "
-                      "per rank; \"interleaved\" has as many as pipeline.chunks says",
-                      request.chunks,
-                      name(request.schedule));
-      break;
-    case ChunkRule::kTwo:
-      TESSERA_REQUIRE(request.chunks == 2,
-                      ErrorCode::kInvalidConfig,
-                      "pipeline.chunks = {}: pipeline.schedule = \"{}\" has 2 stages per rank",
-                      request.chunks,
-                      name(request.schedule));
-      break;
-    case ChunkRule::kTwoOrMore:
-      TESSERA_REQUIRE(request.chunks >= 2,
-                      ErrorCode::kInvalidConfig,
-                      "pipeline.chunks = {}: pipeline.schedule = \"{}\" wants 2 stages per rank or "
-                      "more; \"{}\" has 1",
-                      request.chunks,
-                      name(request.schedule),
-                      name(with_one_chunk(request.schedule)));
-      break;
-  }
-}
-
 // So many forwards, and actions in proportion, a table may have.
 constexpr std::int64_t kMostForwards = std::int64_t{1} << 24;
 
@@ -234,6 +205,35 @@ PipelineSchedule parse_pipeline_schedule(std::string_view text) {
        ".csv",
        printable(text),
        known);
+}
+
+void require_chunks(const ScheduleRequest& request) {
+  switch (chunk_rule(request.schedule)) {
+    case ChunkRule::kOne:
+      TESSERA_REQUIRE(request.chunks == 1,
+                      ErrorCode::kInvalidConfig,
+                      "pipeline.chunks = {} has no effect: pipeline.schedule = \"{}\" has 1 stage "
+                      "per rank; \"interleaved\" has as many as pipeline.chunks says",
+                      request.chunks,
+                      name(request.schedule));
+      break;
+    case ChunkRule::kTwo:
+      TESSERA_REQUIRE(request.chunks == 2,
+                      ErrorCode::kInvalidConfig,
+                      "pipeline.chunks = {}: pipeline.schedule = \"{}\" has 2 stages per rank",
+                      request.chunks,
+                      name(request.schedule));
+      break;
+    case ChunkRule::kTwoOrMore:
+      TESSERA_REQUIRE(request.chunks >= 2,
+                      ErrorCode::kInvalidConfig,
+                      "pipeline.chunks = {}: pipeline.schedule = \"{}\" wants 2 stages per rank or "
+                      "more; \"{}\" has 1",
+                      request.chunks,
+                      name(request.schedule),
+                      name(with_one_chunk(request.schedule)));
+      break;
+  }
 }
 
 std::int64_t default_chunks(PipelineSchedule schedule) {

@@ -48,6 +48,10 @@ struct ScheduleRequest {
   std::int64_t microbatches = 1;
 };
 
+// Errors: kInvalidConfig naming pipeline.chunks, where the schedule has another number of stages
+// per rank.
+void require_chunks(const ScheduleRequest& request);
+
 // The table of a schedule. "gpipe", "1f1b" and "zb-h1" have one chunk; "zb-v" and "dualpipe-v" two,
 // in a V; the others two or more, in loops. All take any number of ranks, and of microbatches with
 // these exceptions: "interleaved" and "interleaved-zb" take multiples of max(1, microbatches div

@@ -99,7 +99,7 @@ std::string speed_text(const GenerationSpeed& speed) {
 bool write_schedule(const Explanation& facts, const ExplainOptions& options) {
   const bool writes_table = !options.schedule.empty() && options.schedule != "-";
   if (writes_table) {
-    TESSERA_REQUIRE(options.schedule.ends_with(".csv"),
+    TESSERA_REQUIRE(is_table({.schedule = options.schedule}),
                     ErrorCode::kInvalidConfig,
                     "--schedule={}: expected a file that ends in .csv, as pipeline.schedule wants "
                     "it",

@@ -1,5 +1,10 @@
 #include "tessera/config/run_config.h"
 
+#include <algorithm>
+#include <cctype>
+#include <string>
+#include <string_view>
+
 #include "tessera/base/format.h"
 
 namespace tessera {
@@ -109,7 +114,12 @@ std::string_view to_string(Float8Recipe recipe) {
 }
 
 bool is_table(const PipelineSection& pipeline) {
-  return pipeline.schedule.ends_with(".csv");
+  constexpr std::string_view kEnd = ".csv";
+  const std::string_view text = pipeline.schedule;
+  return text.size() >= kEnd.size() &&
+         std::ranges::equal(text.substr(text.size() - kEnd.size()), kEnd, [](char a, char b) {
+           return std::tolower(static_cast<unsigned char>(a)) == b;
+         });
 }
 
 std::string placed(const RunConfig& config, std::string_view key) {

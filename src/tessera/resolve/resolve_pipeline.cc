@@ -8,6 +8,7 @@
 #include "tessera/actions/schedules.h"
 #include "tessera/base/error.h"
 #include "tessera/base/file.h"
+#include "tessera/base/format.h"
 #include "tessera/plan/model_costs.h"
 
 namespace tessera {
@@ -28,26 +29,48 @@ ResolvedPipeline read_table(const RunConfig& config, std::int64_t microbatches) 
                                .stage_costs = {},
                                .notes = std::move(parsed.notes)};
   std::vector<std::string> notes =
-      with_context([&] { return path; }, [&] { return check(resolved.plan.table); });
+      with_context([&] { return placed(config, "pipeline.schedule"); },
+                   [&] { return check(resolved.plan.table, parsed.places); });
   std::ranges::move(notes, std::back_inserter(resolved.notes));
-  require_run(resolved.plan.table, path, config.parallel.pipeline, microbatches);
+  const bool has_ranks = resolved.plan.table.ranks == config.parallel.pipeline;
+  with_context(
+      [&] { return placed(config, has_ranks ? "train.global_batch" : "parallel.pipeline"); },
+      [&] { require_run(resolved.plan.table, path, config.parallel.pipeline, microbatches); });
   return resolved;
 }
 
 ResolvedPipeline make_named(const RunConfig& config, std::int64_t microbatches) {
-  return with_context(
-      [&] { return placed(config, "pipeline.schedule"); },
-      [&] {
-        const PipelineSchedule schedule = parse_pipeline_schedule(config.pipeline.schedule);
-        const ScheduleRequest request = {
-            .schedule = schedule,
-            .ranks = config.parallel.pipeline,
-            .chunks = config.pipeline.chunks.value_or(default_chunks(schedule)),
-            .microbatches = microbatches};
-        return ResolvedPipeline{.plan = {.table = make_table(request), .layers = {}},
-                                .stage_costs = {},
-                                .notes = schedule_notes(request)};
-      });
+  const PipelineSchedule schedule =
+      with_context([&] { return placed(config, "pipeline.schedule"); },
+                   [&] { return parse_pipeline_schedule(config.pipeline.schedule); });
+  const ScheduleRequest request = {
+      .schedule = schedule,
+      .ranks = config.parallel.pipeline,
+      .chunks = config.pipeline.chunks.value_or(default_chunks(schedule)),
+      .microbatches = microbatches};
+  with_context([&] { return placed(config, "pipeline.chunks"); }, [&] { require_chunks(request); });
+  // What else a schedule refuses is a number of microbatches.
+  return with_context([&] { return placed(config, "train.global_batch"); },
+                      [&] {
+                        return ResolvedPipeline{
+                            .plan = {.table = make_table(request), .layers = {}},
+                            .stage_costs = {},
+                            .notes = schedule_notes(request)};
+                      });
+}
+
+// With fewer microbatches than ranks some rank is idle at any time of a step.
+std::optional<std::string> idle_note(const ActionTable& table) {
+  if (table.microbatches >= table.ranks) {
+    return std::nullopt;
+  }
+  return format(
+      "a step has {} (train.global_batch / (data * microbatch)) for {} pipeline ranks, "
+      "which wait {:.1f} % of it if stages are equal: as many microbatches as ranks, or "
+      "more, let them wait less",
+      table.microbatches == 1 ? "1 microbatch" : format("{} microbatches", table.microbatches),
+      table.ranks,
+      100.0 * bubble(timeline(table)));
 }
 
 }  // namespace
@@ -61,6 +84,9 @@ std::optional<ResolvedPipeline> resolve_pipeline(const RunConfig& config,
   ResolvedPipeline resolved = is_table(config.pipeline) ? read_table(config, plan.num_microbatches)
                                                         : make_named(config, plan.num_microbatches);
   PipelinePlan& pipeline = resolved.plan;
+  if (const std::optional<std::string> note = idle_note(pipeline.table)) {
+    resolved.notes.push_back(*note);
+  }
   const ModelCosts costs = model_costs(plan, target);
   if (config.pipeline.layers) {
     pipeline.layers = *config.pipeline.layers;

@@ -22,7 +22,9 @@
 namespace tessera {
 namespace {
 
+using ::testing::AllOf;
 using ::testing::ElementsAre;
+using ::testing::EndsWith;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 
@@ -61,6 +63,14 @@ TEST(ResolvePipeline, MakesTheTableThatIsNamed) {
   EXPECT_THAT(plan_of(config_of(4, 4, "zb-v")).notes, ElementsAre(HasSubstr("at its best from")));
 }
 
+TEST(ResolvePipeline, SaysThatFewerMicrobatchesThanRanksLeaveRanksIdle) {
+  // Of 4 ranks in 2 + 3 times 3 ticks each has work for 2 times 3.
+  EXPECT_THAT(plan_of(config_of(4, 2, "1f1b")).notes,
+              ElementsAre(HasSubstr("2 microbatches (train.global_batch / (data * microbatch)) for "
+                                    "4 pipeline ranks, which wait 60.0 % of it")));
+  EXPECT_THAT(plan_of(config_of(4, 4, "1f1b")).notes, IsEmpty());
+}
+
 TEST(ResolvePipeline, TakesTheLayersThatAreSaid) {
   RunConfig config = config_of(4, 8, "1f1b");
   config.pipeline.layers = {{4, 4, 4, 0}};
@@ -83,7 +93,7 @@ TEST(ResolvePipeline, RefusesWhatScheduleAndModelCannotDo) {
   EXPECT_EQ(error_of_plan(config_of(4, 9, "interleaved")),
             "pipeline.schedule = \"interleaved\" wants microbatches in multiples of its "
             "2 rounds, there are 9 (train.global_batch / (data * microbatch)); 8 and 10 do; "
-            "\"1f1b\" takes any number (pipeline.schedule)");
+            "\"1f1b\" takes any number (train.global_batch)");
   EXPECT_THAT(
       error_of_plan(config_of(4, 6, "dualpipe-v")),
       HasSubstr("needs at least 8 microbatches at pipeline 4, there are 6; \"zb-v\" takes 6 "
@@ -94,8 +104,12 @@ TEST(ResolvePipeline, RefusesWhatScheduleAndModelCannotDo) {
               HasSubstr("16 stages, but 12 layers, an embedding and a head make at most 14: "));
   RunConfig unused = config_of(4, 8, "gpipe");
   unused.pipeline.chunks = 2;
-  EXPECT_THAT(error_of_plan(unused), HasSubstr("pipeline.chunks = 2 has no effect"));
-  EXPECT_THAT(error_of_plan(config_of(4, 8, "zbx")), HasSubstr("\"zbx\" is not a schedule"));
+  EXPECT_THAT(
+      error_of_plan(unused),
+      AllOf(HasSubstr("pipeline.chunks = 2 has no effect"), EndsWith(" (pipeline.chunks)")));
+  EXPECT_THAT(
+      error_of_plan(config_of(4, 8, "zbx")),
+      AllOf(HasSubstr("\"zbx\" is not a schedule"), EndsWith("in .csv (pipeline.schedule)")));
 }
 
 class TableFile : public testing::Test {
@@ -115,17 +129,23 @@ TEST_F(TableFile, IsRead) {
   const PlannedRun falling = plan_of(config_with("0F1,0F0,0B1,0B0\n1F1,1B1,1F0,1B0\n"));
   EXPECT_THAT(falling.notes,
               testing::Contains(HasSubstr("stage 0 runs 0B0 after a later microbatch")));
+  const std::string capitals = (directory_.path() / "TABLE.CSV").string();
+  write_test_file(capitals, "\xEF\xBB\xBF" + to_csv(table));
+  EXPECT_EQ(plan_of(config_of(2, 2, capitals)).plan.pipeline->table, table);
 }
 
 TEST_F(TableFile, ThatIsWrongSaysWhere) {
   EXPECT_THAT(error_of_plan(config_with("0F0,0F1,0B0,0B1\n1F0,0X3,1F1,1B1\n")),
               HasSubstr("table.csv:2:2: \"0X3\" is not an action"));
   EXPECT_THAT(error_of_plan(config_with("0F0,0F1,0B0,0B1\n1F0,1I0,1F1,1B1\n")),
-              HasSubstr("stage 1 has I but no W of microbatch 0"));
+              HasSubstr("table.csv:2:2: stage 1 has I but no W of microbatch 0"));
   EXPECT_THAT(error_of_plan(config_with("0F0,0B0,0F1,0B1\n1F1,1B1,1F0,1B0\n")),
-              HasSubstr("rank 0 waits at 2:0B0 for 1B0"));
-  EXPECT_THAT(error_of_plan(config_with("0F0,0B0\n1F0,1B0\n")), HasSubstr("microbatch"));
-  EXPECT_THAT(error_of_plan(config_with("0F0,0F1,0B0,0B1\n")), HasSubstr("parallel.pipeline = 2"));
+              AllOf(HasSubstr("table.csv:1:2: the table never ends: rank 0 waits at 2:0B0 for 1B0"),
+                    EndsWith(" (pipeline.schedule)")));
+  EXPECT_THAT(error_of_plan(config_with("0F0,0B0\n1F0,1B0\n")),
+              AllOf(HasSubstr("the run has 2 of them"), EndsWith(" (train.global_batch)")));
+  EXPECT_THAT(error_of_plan(config_with("0F0,0F1,0B0,0B1\n")),
+              AllOf(HasSubstr("parallel.pipeline = 2"), EndsWith(" (parallel.pipeline)")));
   RunConfig chunks = config_with("0F0,0F1,0B0,0B1\n1F0,1B0,1F1,1B1\n");
   chunks.pipeline.chunks = 1;
   EXPECT_THAT(error_of_plan(chunks), HasSubstr("pipeline.chunks: found 1, but pipeline.schedule"));
