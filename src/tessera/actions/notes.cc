@@ -1,12 +1,12 @@
 #include "tessera/actions/notes.h"
 
 #include <algorithm>
-#include <array>
 #include <cstddef>
 #include <optional>
 #include <string_view>
 
 #include "tessera/actions/as_index.h"
+#include "tessera/actions/sum_order.h"
 #include "tessera/actions/timeline.h"
 #include "tessera/base/format.h"
 
@@ -14,40 +14,6 @@ namespace tessera {
 namespace {
 
 constexpr double kMuchIdle = 0.4;
-
-// What actions of a stage add to, in the order of its row.
-enum class SumOf : std::uint8_t { kLosses, kGradients };
-
-// Of the forwards, only those of the last stage make losses.
-std::optional<SumOf> sum_of(const StageAction& action, std::int64_t stages) {
-  switch (action.kind) {
-    case ActionKind::kForward:
-      return action.stage == stages - 1 ? std::optional(SumOf::kLosses) : std::nullopt;
-    case ActionKind::kBackward:
-    case ActionKind::kWeightGradient:
-      return SumOf::kGradients;
-    case ActionKind::kInputGradient:
-      break;
-  }
-  return std::nullopt;
-}
-
-// The first action that adds to a sum after a later microbatch has.
-std::optional<StageAction> first_falling(const ActionTable& table) {
-  std::vector<std::array<std::int64_t, 2>> last(as_index(table.stages), {-1, -1});
-  for (const std::vector<StageAction>& row : table.rows) {
-    for (const StageAction& action : row) {
-      if (const std::optional<SumOf> sum = sum_of(action, table.stages)) {
-        std::int64_t& before = last[as_index(action.stage)].at(static_cast<std::size_t>(*sum));
-        if (action.microbatch < before) {
-          return action;
-        }
-        before = action.microbatch;
-      }
-    }
-  }
-  return std::nullopt;
-}
 
 bool is_loop(const ActionTable& table) {
   for (std::int64_t stage = 0; stage < table.stages; ++stage) {

@@ -64,6 +64,32 @@ TEST_F(SaverTest, PartsOfTwoLaunchesNeverMeet) {
   expect_values(1);
 }
 
+// All parts are there, and each is whole, but none has a tensor that the checkpoint is to have.
+TEST_F(SaverTest, PartsThatLackATensorAreNoCheckpoint) {
+  for (const std::int64_t num_tensors : {2, 1}) {
+    for (std::int64_t rank = 0; rank < kRanks; ++rank) {
+      CheckpointMeta meta = meta_of(1);
+      meta.num_tensors = num_tensors;
+      const std::vector<float> data = part(rank);
+      savers_[static_cast<std::size_t>(rank)]->write(
+          checkpoint_directory(parent_, 1), meta, tensors(rank, data));
+      ASSERT_EQ(savers_[static_cast<std::size_t>(rank)]->status(), SaveStatus::kWritten);
+    }
+    testing::internal::CaptureStderr();
+    const auto finished = finish_interrupted_saves(parent_);
+    const std::string said = testing::internal::GetCapturedStderr();
+    if (num_tensors == 1) {
+      EXPECT_THAT(finished, ElementsAre(checkpoint_directory(parent_, 1)));
+      expect_values(1);
+    } else {
+      EXPECT_THAT(finished, ::testing::IsEmpty());
+      EXPECT_THAT(said, HasSubstr("found 1 tensors, expected the 2 of the whole checkpoint"));
+      fs::remove_all(parent_);
+      savers_ = make_savers();
+    }
+  }
+}
+
 // As two attempts of one launch: the second begins while the first is being removed.
 TEST_F(SaverTest, AnotherAttemptLiesElsewhere) {
   start_all();

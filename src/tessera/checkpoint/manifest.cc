@@ -101,6 +101,12 @@ std::string print_body(const Manifest& manifest) {
   if (!manifest.meta.data.empty()) {
     body += format(" \"data\": {},\n", Json(manifest.meta.data).dump());
   }
+  if (!manifest.meta.sum_order.empty()) {
+    body += format(" \"sum_order\": {},\n", Json(manifest.meta.sum_order).dump());
+  }
+  if (manifest.meta.num_tensors > 0) {
+    body += format(" \"num_tensors\": {},\n", manifest.meta.num_tensors);
+  }
   body += format(" \"files\": {},\n", print_lines(manifest.files));
   body += format(" \"tensors\": {}\n}}", print_lines(manifest.tensors));
   return body;
@@ -256,7 +262,9 @@ Manifest parse_body(const Json& json) {
                    .model = json.at("model").dump(),
                    .config = json.at("config"),
                    .tokenizer = json.value("tokenizer", ""),
-                   .data = json.value("data", "")};
+                   .data = json.value("data", ""),
+                   .sum_order = json.value("sum_order", ""),
+                   .num_tensors = json.value("num_tensors", std::int64_t{0})};
   for (const Json& file : json.at("files")) {
     manifest.files.push_back(parse_file(file));
   }

@@ -33,10 +33,13 @@ struct CheckpointMeta {
   std::int64_t applied_steps = 0;  // steps whose update was applied: the optimizer's step count
   std::int64_t tokens_seen = 0;
   std::uint64_t seed = 0;
-  std::string model = {};      // JSON text; compared when a run resumes
-  std::string config = {};     // the resolved config, as text
-  std::string tokenizer = {};  // XXH3, 128 bits, of the run's tokenizer.json; empty: not known
-  std::string data = {};       // the sizes of what it was trained on, in words; empty: not known
+  std::string model = {};        // JSON text; compared when a run resumes
+  std::string config = {};       // the resolved config, as text
+  std::string tokenizer = {};    // XXH3, 128 bits, of the run's tokenizer.json; empty: not known
+  std::string data = {};         // the sizes of what it was trained on, in words; empty: not known
+  std::string sum_order = {};    // XXH3, 128 bits, of the order in which microbatches are added up
+                                 // (actions/sum_order.h); empty: as without a pipeline
+  std::int64_t num_tensors = 0;  // of the whole checkpoint, in parts, too; 0: not known
 
   friend bool operator==(const CheckpointMeta&, const CheckpointMeta&) = default;
 };
@@ -101,8 +104,8 @@ struct Manifest {
 enum class ManifestScope { kCheckpoint, kPart };
 
 // That names of files and tensors are there once, every slice lies in its tensor, and, in a
-// checkpoint, the slices of each tensor hold each element once.
-// Errors: kInvalidData naming the tensor and the place.
+// checkpoint, there are as many tensors as it is to have, and the slices of each hold each element
+// once. Errors: kInvalidData naming the tensor and the place.
 void verify(const Manifest& manifest, ManifestScope scope = ManifestScope::kCheckpoint);
 
 // The checkpoint of which each rank wrote a part; not yet verified.

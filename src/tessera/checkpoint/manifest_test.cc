@@ -98,6 +98,18 @@ TEST(Manifest, PrintsAndParses) {
   EXPECT_EQ(parse_manifest(print_manifest(empty), "m"), empty);
 }
 
+TEST(Manifest, SaysHowItsSumsWereMadeAndHowManyTensorsThereAre) {
+  Manifest manifest = example();
+  manifest.meta.sum_order = "99aa06d3014798d86001c324468d497f";
+  manifest.meta.num_tensors = 2;
+  EXPECT_EQ(parse_manifest(print_manifest(manifest), "m"), manifest);
+  manifest.meta.num_tensors = 3;
+  const Error error = caught([&] { parse_manifest(print_manifest(manifest), "m"); });
+  EXPECT_EQ(error.code(), ErrorCode::kInvalidData);
+  EXPECT_THAT(error.message(),
+              HasSubstr("found 2 tensors, expected the 3 of the whole checkpoint"));
+}
+
 TEST(Manifest, HasBuffersByTheirRole) {
   Manifest manifest = example();
   manifest.tensors[1].role = TensorRole::kBuffer;

@@ -193,6 +193,13 @@ void verify(const Manifest& manifest, ManifestScope scope) {
       verify_coverage(tensor, num_elements(tensor.shape).value_or(0));
     }
   }
+  const std::int64_t expected = manifest.meta.num_tensors;
+  TESSERA_REQUIRE(
+      scope == ManifestScope::kPart || expected == 0 || expected == std::ssize(manifest.tensors),
+      ErrorCode::kInvalidData,
+      "found {} tensors, expected the {} of the whole checkpoint",
+      manifest.tensors.size(),
+      expected);
 }
 
 Manifest merge(std::span<const Manifest> parts) {

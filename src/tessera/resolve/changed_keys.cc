@@ -49,11 +49,6 @@ bool divide_sums_alike(const ParallelSection& before, const ParallelSection& now
          before.sequence_parallel == now.sequence_parallel;
 }
 
-// A table may have microbatches in another order than the schedules that have names.
-bool name_schedules(const RunConfig& before, const RunConfig& now) {
-  return !is_table(before.pipeline) && !is_table(now.pipeline);
-}
-
 bool has_one_microbatch(const RunConfig& config, const RunLayout& layout) {
   return config.train.global_batch == config.train.microbatch * layout.num_data();
 }
@@ -142,8 +137,7 @@ std::vector<std::string> changed_keys(const RunConfig& before,
                              (key == "schedule.decay_ratio" && is_usual_decay(before, now));
     const bool counts =
         std::ranges::count(kKeysOfBits, section) + std::ranges::count(kKeysOfBits, key) > 0;
-    return (counts && !has_no_part) || (key == "train.steps" && !same_rates) ||
-           (key == "pipeline.schedule" && !name_schedules(before, now));
+    return (counts && !has_no_part) || (key == "train.steps" && !same_rates);
   });
 }
 

@@ -11,7 +11,8 @@ namespace tessera {
 // The keys that differ and for which a run that goes on behind `step` has other bits than one that
 // was never stopped, each with both values: "run.threads (1, now 2)". train.steps is among them
 // where it gave the steps so far other learning rates; what of the schedule follows from it, since
-// nobody set it, is not. Nor are those that a checkpoint is refused for.
+// nobody set it, is not. Nor are those that a checkpoint is refused for, nor pipeline.schedule,
+// whose table decides (actions/sum_order.h).
 std::vector<std::string> changed_keys(const RunConfig& before,
                                       const RunConfig& now,
                                       std::int64_t step);

@@ -136,6 +136,33 @@ TEST_F(PipelinedTraining, SaysThatATableTakesMicrobatchesInAnotherOrder) {
               HasSubstr("pipeline: stage 0 runs 0B0 after a later microbatch"));
 }
 
+// What decides is the order, not the name of the table.
+TEST_F(PipelinedTraining, SaysWhereItGoesOnWithAnotherOrder) {
+  const std::string rising = runs_.run("rising.csv");
+  const std::string own = runs_.run("own.csv");
+  const auto falls = [&] { write_test_file(own, "0F0,0F1,0B1,0B0\n1F0,1F1,1B1,1B0\n"); };
+  write_test_file(rising, "0F0,0F1,0B0,0B1\n1F0,1B0,1F1,1B1\n");
+  write_test_file(own, "0F0,0F1,0B0,0B1\n1F0,1F1,1B0,1B1\n");
+  std::int64_t steps = 0;
+  const auto said = [&](const Shape& shape) {
+    RunConfig config = this->config("run", shape);
+    config.train.global_batch = 2;
+    config.train.steps = ++steps;
+    config.validation.every = 0;
+    testing::internal::CaptureStderr();
+    train(config, four_layers());
+    const std::string text = testing::internal::GetCapturedStderr();
+    return text.find("not bit by bit") != std::string::npos;
+  };
+  said({.pipeline = 2});
+  EXPECT_FALSE(said({.pipeline = 2, .schedule = rising}));
+  EXPECT_FALSE(said({.pipeline = 2, .schedule = own}));
+  falls();
+  EXPECT_TRUE(said({.pipeline = 2, .schedule = own})) << "under the same name";
+  EXPECT_FALSE(said({.pipeline = 2, .schedule = own}));
+  EXPECT_TRUE(said({.pipeline = 2}));
+}
+
 // A wild rate makes the numbers overflow on some stage: all of them leave the weights as they were.
 TEST_F(PipelinedTraining, StagesAgreeOnAStepThatIsNotFinite) {
   const auto diverges = [&](const std::string& run, const Shape& shape) {

@@ -1,9 +1,13 @@
 #include "tessera/train/start_state.h"
 
+#include <iterator>
+#include <span>
 #include <string>
 
+#include "tessera/actions/sum_order.h"
 #include "tessera/base/error.h"
 #include "tessera/base/log.h"
+#include "tessera/checkpoint/file_digest.h"
 #include "tessera/checkpoint/require_model.h"
 #include "tessera/config/config.h"
 #include "tessera/dataset/run_data.h"
@@ -41,6 +45,26 @@ void warn_of_changed_keys(const RunConfig& config,
     log_warning(
         format("cannot tell which keys differ from {}: {}", checkpoint.string(), error.what()));
   }
+}
+
+// "" where microbatches are added up as they are without a pipeline.
+std::string digest_of_sums(const Plan& plan) {
+  const std::string order =
+      plan.pipeline ? sum_order(plan.pipeline->table, plan.pipeline->layers) : "";
+  return order.empty() ? "" : digest(std::as_bytes(std::span(order))).xxh3_128;
+}
+
+void warn_of_other_sums(const RunSetup& setup,
+                        const CheckpointMeta& meta,
+                        const std::filesystem::path& checkpoint) {
+  if (meta.sum_order == digest_of_sums(setup.run.plan)) {
+    return;
+  }
+  log_warning(
+      format("not bit by bit the run that was never stopped: pipeline.schedule = \"{}\" "
+             "adds up microbatches in another order than the schedule of {}",
+             setup.config.pipeline.schedule,
+             checkpoint.string()));
 }
 
 // Files of the same names may have other texts.
@@ -103,6 +127,7 @@ void warn_of_changes(const RunSetup& setup,
                      const CheckpointMeta& meta,
                      const std::filesystem::path& checkpoint) {
   warn_of_changed_keys(setup.config, meta, checkpoint);
+  warn_of_other_sums(setup, meta, checkpoint);
   warn_of_other_data(setup.sequences, meta, checkpoint);
 }
 
@@ -116,6 +141,8 @@ void describe_run(const RunSetup& setup, CheckpointMeta& meta, RunSaves& saves) 
     saves.put_beside(tokenizer_copy({}).string(), read_tokenizer_file(tokenizer));
   }
   meta.data = describe_sequences(setup.sequences);
+  meta.sum_order = digest_of_sums(setup.run.plan);
+  meta.num_tensors = std::ssize(model_tensors(setup.parameters, setup.config.optimizer.moments));
 }
 
 }  // namespace tessera

@@ -28,8 +28,8 @@ CheckpointMeta load_checkpoint(const RankState& state, const std::filesystem::pa
 // on one rank. Errors: as open_start_weights().
 CheckpointMeta make_initial_state(const RankState& state, bool says);
 
-// Warns of keys and data that differ from those of `checkpoint`, which `meta` tells of: the run
-// that goes on from it is not the one that was never stopped.
+// Warns of keys, of data, and of an order of sums that differ from those of `checkpoint`, which
+// `meta` tells of: the run that goes on from it is not the one that was never stopped.
 void warn_of_changes(const RunSetup& setup,
                      const CheckpointMeta& meta,
                      const std::filesystem::path& checkpoint);
