@@ -127,15 +127,18 @@ std::string placement_text(const Explanation& facts) {
 
 std::string fit_text(const Explanation& facts) {
   const MemoryFit& fit = facts.fit;
-  const std::string needed = format_bytes(fit.needed);
+  const std::string needed =
+      format_bytes(fit.needed) +
+      (facts.work.size() > 1 ? format(" on a rank of pipeline rank {}", facts.memory.pipeline_rank)
+                             : "");
   std::string where;
   switch (fit.of) {
     case MemoryFit::Limit::kNone:
       return format(
-          "  it needs {} on a rank; memory.limit_bytes, or the device of a cluster.file or of "
-          "--target, would say "
-          "whether that is there\n",
-          needed);
+          "  it needs {}{}; memory.limit_bytes, or the device of a cluster.file or of --target, "
+          "would say whether that is there\n",
+          needed,
+          facts.work.size() > 1 ? "" : " on a rank");
     case MemoryFit::Limit::kConfig:
       where = "memory.limit_bytes allows";
       break;

@@ -131,7 +131,6 @@ bool is_described(const RunConfig& config) {
 MemoryFit memory_fit(const RunConfig& config,
                      const PlannedRun& run,
                      const DeviceSpec& device,
-                     const RunPrograms& programs,
                      const RunMemory& memory) {
   using Limit = MemoryFit::Limit;
   if (config.memory.limit_bytes > 0) {
@@ -147,12 +146,7 @@ MemoryFit memory_fit(const RunConfig& config,
                                                   : 0)};
   }
   if (is_described(config)) {
-    // What checkpoints are written from lies on the host.
-    std::int64_t largest = 0;
-    for (const Programs& own : programs) {
-      largest = std::max(largest, own.arena_bytes());
-    }
-    return {.needed = largest,
+    return {.needed = memory.total(),
             .of = device.memory_bytes > 0 ? Limit::kDevice : Limit::kNone,
             .limit = device.memory_bytes};
   }
@@ -328,8 +322,11 @@ Explanation explain(RunConfig config, const std::string& target) {
   facts.programs = compile_plan(facts.config, facts.run);
   facts.parameters = parameter_inits(step_graph(facts.run.plan));
   facts.counts = count_parameters(facts.parameters);
-  facts.memory = run_memory(facts.run, facts.programs);
-  facts.fit = memory_fit(facts.config, facts.run, facts.device, facts.programs, facts.memory);
+  // Of a device of the cluster, too: what checkpoints are written from lies on its host.
+  const bool on_device =
+      facts.run.target.is_device() || (is_described(facts.config) && facts.device.memory_bytes > 0);
+  facts.memory = run_memory(facts.run, facts.programs, on_device);
+  facts.fit = memory_fit(facts.config, facts.run, facts.device, facts.memory);
   for (const Programs& own : facts.programs) {
     facts.work.push_back(rank_work(own.step, facts.run.target, resolved));
   }

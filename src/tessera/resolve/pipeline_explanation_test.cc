@@ -14,6 +14,7 @@
 #include <nlohmann/json.hpp>
 
 #include "tessera/backend/null/null_backend.h"
+#include "tessera/base/test_directory.h"
 #include "tessera/base/test_error.h"
 #include "tessera/base/units.h"
 #include "tessera/config/config.h"
@@ -159,6 +160,14 @@ Explanation explained() {
   return facts;
 }
 
+RunConfig pipeline_config(std::int64_t microbatches) {
+  RunConfig config;
+  config.model.flavor = "debug";  // 6 layers
+  config.train.global_batch = microbatches;
+  config.parallel.pipeline = 2;
+  return config;
+}
+
 TEST(PipelineExplanation, TellsOfEachPipelineRank) {
   const Explanation facts = explained();
   const std::string text = summary_text(facts);
@@ -173,12 +182,45 @@ TEST(PipelineExplanation, TellsOfEachPipelineRank) {
   EXPECT_THAT(text, HasSubstr("\nmemory of a rank of pipeline rank 1 at its peak, by category\n"));
 }
 
-RunConfig pipeline_config(std::int64_t microbatches) {
-  RunConfig config;
-  config.model.flavor = "debug";  // 6 layers
-  config.train.global_batch = microbatches;
-  config.parallel.pipeline = 2;
-  return config;
+// Where checkpoints are written from lies on the host of a cluster's devices: the rank with the
+// largest arena needs most of these, not the one that saves most.
+TEST(PipelineExplanation, TellsOfTheMemoryOfOneRank) {
+  const TestDirectory directory;
+  const std::string cluster = (directory.path() / "cluster.toml").string();
+  for (const char* const of_device : {"\"1 GiB\"", "0"}) {
+    write_test_file(cluster,
+                    format(R"(name = "small"
+[device]
+name = "chip"
+memory = {}
+memory_bandwidth = 0
+peak = {{ f32 = 0, bf16 = 0 }}
+[[levels]]
+name = "node"
+size = 2
+bandwidth = "1 GB/s"
+latency = "1 us"
+)",
+                           of_device));
+    RunConfig config = pipeline_config(8);
+    config.cluster.file = cluster;
+    // The head and its state on the last rank, all activations on the first.
+    config.pipeline.layers = {{6, 0}};
+    const Explanation facts = explain(config);
+    const RunMemory& memory = facts.memory;
+    EXPECT_EQ(facts.fit.needed, memory.total());
+    EXPECT_EQ(facts.fit.needed, memory.by_pipeline_rank.at(memory.pipeline_rank));
+    EXPECT_EQ(facts.fit.needed, std::ranges::max(memory.by_pipeline_rank));
+    EXPECT_EQ(memory.on_device, facts.device.memory_bytes > 0);
+    const std::string text = summary_text(facts);
+    EXPECT_THAT(text,
+                HasSubstr(format("needs {} on a rank of pipeline rank {}",
+                                 format_bytes(facts.fit.needed),
+                                 memory.pipeline_rank)));
+    EXPECT_THAT(text,
+                HasSubstr(format("memory of a rank of pipeline rank {} at its peak",
+                                 memory.pipeline_rank)));
+  }
 }
 
 TEST(PipelineExplanation, SaysWhatWaitsAndWhatIsHeld) {

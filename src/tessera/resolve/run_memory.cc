@@ -135,11 +135,11 @@ void require_host_holds_copies(const RunPrograms& programs,
 }
 
 // Of a rank with these programs, which writes checkpoints from `copy_bytes`.
-RunMemory rank_memory(const PlannedRun& run, const Programs& programs, std::int64_t copy_bytes) {
+RunMemory rank_memory(const Programs& programs, std::int64_t copy_bytes, bool on_device) {
   RunMemory memory{.categories = memory_by_category(programs.step),
                    .arena = programs.arena_bytes(),
                    .checkpoint_copy = copy_bytes,
-                   .on_device = run.target.is_device()};
+                   .on_device = on_device};
   if (programs.validation) {
     // The two never run at one time; the rows are in one order.
     const std::vector<MemoryRow> rows = memory_by_category(*programs.validation);
@@ -154,6 +154,10 @@ RunMemory rank_memory(const PlannedRun& run, const Programs& programs, std::int6
 }  // namespace
 
 RunMemory run_memory(const PlannedRun& run, const RunPrograms& programs) {
+  return run_memory(run, programs, run.target.is_device());
+}
+
+RunMemory run_memory(const PlannedRun& run, const RunPrograms& programs, bool on_device) {
   std::optional<RankCopies> copies;
   if (run.target.is_device() || run.saves_in_background) {
     copies.emplace(run.plan, programs);
@@ -161,8 +165,8 @@ RunMemory run_memory(const PlannedRun& run, const RunPrograms& programs) {
   RunMemory most;
   std::vector<std::int64_t> totals;
   for (std::size_t place = 0; place < programs.size(); ++place) {
-    RunMemory own =
-        rank_memory(run, programs[place], copies ? copies->bytes(programs.first_rank(place)) : 0);
+    RunMemory own = rank_memory(
+        programs[place], copies ? copies->bytes(programs.first_rank(place)) : 0, on_device);
     totals.push_back(own.total());
     if (place == 0 || own.total() > most.total()) {
       most = std::move(own);

@@ -32,7 +32,9 @@ struct RunMemory {
 };
 
 // `programs` are those of `run`. Of the ranks of one place along the pipeline the first takes most:
-// what several hold it saves, and slices without padding.
+// what several hold it saves, and slices without padding. `on_device`: whether the arena is to lie
+// on a device, of another machine as it may be.
+RunMemory run_memory(const PlannedRun& run, const RunPrograms& programs, bool on_device);
 RunMemory run_memory(const PlannedRun& run, const RunPrograms& programs);
 
 // As lines of text.
