@@ -4,14 +4,18 @@
 #include <cstddef>
 #include <cstdint>
 #include <cstdlib>
+#include <map>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include <gtest/gtest.h>
 
+#include "tessera/actions/as_index.h"
 #include "tessera/actions/check.h"
 #include "tessera/actions/csv.h"
+#include "tessera/actions/run_order.h"
+#include "tessera/actions/sum_order.h"
 #include "tessera/actions/test_random_table.h"
 #include "tessera/actions/timeline.h"
 #include "tessera/base/format.h"
@@ -74,35 +78,99 @@ void expect_no_rank_waits_in_vain(const RankRun& run, const std::vector<Program>
   }
 }
 
-// What a stage keeps for its backward is there as often as the table has it, and no more.
-void expect_held(const ActionTable& table, const std::vector<Program>& programs) {
-  const Timeline times = timeline(table);
+// The most microbatches of a stage that are between these two kinds of action at once, a backward
+// being an input gradient and a weight gradient.
+std::int64_t most_between(const ActionTable& table,
+                          std::int64_t stage,
+                          ActionKind begin,
+                          ActionKind end) {
+  std::int64_t held = 0;
+  std::int64_t most = 0;
+  for (const StageAction& action : table.rows[as_index(table.rank_of_stage[as_index(stage)])]) {
+    if (action.stage != stage) {
+      continue;
+    }
+    const bool is_whole = action.kind == ActionKind::kBackward;
+    held += action.kind == begin || (is_whole && begin == ActionKind::kInputGradient) ? 1 : 0;
+    most = std::max(most, held);
+    held -= action.kind == end || is_whole ? 1 : 0;
+  }
+  return most;
+}
+
+// By name of pool, what a stage keeps from one of its actions for another.
+std::map<std::string, std::int64_t> expected_slots(const ActionTable& table,
+                                                   std::int64_t stage,
+                                                   std::int32_t chunk) {
+  using enum ActionKind;
+  const PeakHeld held = timeline(table).held_by_stage[as_index(stage)];
+  const auto work = [&](Action action) {
+    return to_string(Code{.action = action, .chunk = chunk});
+  };
+  const std::string weight = work(Action::kWeightGradient);
+  const std::int64_t weights = most_between(table, stage, kInputGradient, kWeightGradient);
+  EXPECT_TRUE(weights == held.weight_gradients || weights == held.weight_gradients + 1);
+  return {{chunk == 0 ? "stash" : format("stash.{}", chunk), held.forwards},
+          {format("{} to {}", work(Action::kForward), weight),
+           most_between(table, stage, kForward, kWeightGradient)},
+          {format("{} to {}", work(Action::kBackward), weight), weights}};
+}
+
+// What a stage keeps for its backward, and its input gradient for the weight gradient, is there as
+// often as the table has it, and no more. Returns how many pools of each kind there are.
+std::map<std::string, int> expect_held(const ActionTable& table,
+                                       const std::vector<Program>& programs) {
+  std::map<std::string, int> found;
   for (std::int64_t rank = 0; rank < table.ranks; ++rank) {
     const std::vector<std::int64_t> stages = stages_of_rank(table, rank);
-    for (const Pool& pool : programs[static_cast<std::size_t>(rank)].pools) {
-      for (std::size_t chunk = 0; chunk < stages.size(); ++chunk) {
-        const auto stage = static_cast<std::size_t>(stages[chunk]);
-        if (pool.name == (chunk == 0 ? "stash" : format("stash.{}", chunk))) {
-          EXPECT_EQ(pool.slots, times.held_by_stage[stage].forwards) << "stage " << stage;
+    for (std::size_t chunk = 0; chunk < stages.size(); ++chunk) {
+      const auto expected = expected_slots(table, stages[chunk], static_cast<std::int32_t>(chunk));
+      for (const Pool& pool : programs[as_index(rank)].pools) {
+        if (const auto slots = expected.find(pool.name); slots != expected.end()) {
+          EXPECT_EQ(pool.slots, slots->second) << pool.name << " of stage " << stages[chunk];
+          ++found[pool.name];
         }
       }
     }
   }
+  return found;
 }
 
-void expect_can_run(RankRun run) {
+// Returns what expect_held() does.
+std::map<std::string, int> expect_can_run(RankRun run) {
   check(*run.pipeline.table);
+  std::map<std::string, int> held;
   for (const TransferLaunch launch : {TransferLaunch::kByStream, TransferLaunch::kInOneQueue}) {
     run.pipeline.launch = launch;
     const std::vector<Program> programs = compile_pipeline(whole_graph(run), rank_options(run, {}));
-    expect_held(*run.pipeline.table, programs);
-    ASSERT_NO_FATAL_FAILURE(expect_no_rank_waits_in_vain(run, programs));
+    held = expect_held(*run.pipeline.table, programs);
+    expect_no_rank_waits_in_vain(run, programs);
   }
+  return held;
+}
+
+// The actions of a table on two ranks, in an order in which its own ranks may do them: each stage
+// takes its microbatches in the same order.
+ActionTable on_two_ranks(const ActionTable& table) {
+  ActionTable other = {.ranks = 2,
+                       .stages = table.stages,
+                       .microbatches = table.microbatches,
+                       .rank_of_stage = {},
+                       .rows = std::vector<std::vector<StageAction>>(2)};
+  for (std::int64_t stage = 0; stage < table.stages; ++stage) {
+    other.rank_of_stage.push_back(stage % 2);
+  }
+  for (const OrderedAction& ordered : run_order(table)) {
+    const StageAction& action = table.rows[as_index(ordered.rank)][as_index(ordered.position)];
+    other.rows[as_index(action.stage % 2)].push_back(action);
+  }
+  return other;
 }
 
 TEST(PipelineTables, OfAnyKindTrainAsOneRankDoes) {
   const RankRun alone = one_rank();
   const RankResult expected = run_ranks(alone);
+  std::map<std::string, int> found;
   for (std::uint64_t seed = 0; seed < num_tables(); ++seed) {
     SCOPED_TRACE(format("seed {}", seed));
     Draw draw(seed);
@@ -115,15 +183,20 @@ TEST(PipelineTables, OfAnyKindTrainAsOneRankDoes) {
     run.pipeline.launch = seed % 2 == 0 ? TransferLaunch::kByStream : TransferLaunch::kInOneQueue;
     run.recompute = draw.one_in(3);
     run.fuse = !draw.one_in(3);
-    expect_can_run(run);
+    for (const auto& [pool, count] : expect_can_run(run)) {
+      found[pool] += count;
+    }
     if (HasFatalFailure()) {
       continue;
     }
     expect_equal(run_ranks(run), expected);
   }
+  EXPECT_GT(found["stash"], 0);
+  EXPECT_GT(found["forward to weight_gradient"], 0);
+  EXPECT_GT(found["backward.1 to weight_gradient.1"], 0);
 }
 
-// Sums in another order are other sums, but as good.
+// Sums in another order are other sums, but as good; and the same, bit by bit, on other ranks.
 TEST(PipelineTables, MayTakeMicrobatchesInAnyOrder) {
   const RankRun alone = one_rank();
   const RankResult expected = run_ranks(alone);
@@ -132,12 +205,16 @@ TEST(PipelineTables, MayTakeMicrobatchesInAnyOrder) {
     Draw draw(seed);
     const ActionTable table = random_table(
         seed, {.ranks = kRanks, .stages = kStages, .microbatches = kMicrobatches, .rising = false});
-    const RankRun run = with_table(alone, table, draw_layers(draw, alone.model.layers));
+    const std::vector<std::int64_t> layers = draw_layers(draw, alone.model.layers);
+    const RankRun run = with_table(alone, table, layers);
+    const RankRun other = with_table(alone, on_two_ranks(table), layers);
+    ASSERT_EQ(sum_order(*other.pipeline.table, layers), sum_order(table, layers));
     expect_can_run(run);
     if (HasFatalFailure()) {
       continue;
     }
     const RankResult found = run_ranks(run);
+    expect_equal(run_ranks(other), found);
     for (std::size_t step = 0; step < expected.losses.size(); ++step) {
       EXPECT_NEAR(found.losses[step], expected.losses[step], 1e-5F * expected.losses[step]);
       EXPECT_NEAR(
