@@ -125,6 +125,22 @@ TEST_F(BadFileTest, SequenceLongerThanTheData) {
             EndsWith(" (data.files: corpus.txt)")));
 }
 
+// The step under way is lost, the state before it is not.
+TEST_F(BadFileTest, DataThatAreCutUnderARunLoseNoStep) {
+  write_test_file(path("ids.bin"), std::string(400'000, '\1'));
+  const Outcome outcome = shell(
+      "$tessera train run.toml --train.steps=1000000 --data.files=ids.bin --data.format=tokens "
+      "--tokenizer.path= --tokenizer.train_vocab=0 --sample.prompt= --checkpoint.every=0 & run=$!\n"
+      "while kill -0 $run 2>/dev/null && ! test -s run/metrics.jsonl; do sleep 0.02; done\n"
+      "truncate -s 10 ids.bin; wait $run");
+  EXPECT_EQ(outcome.code, 3) << outcome.err;
+  EXPECT_THAT(last_line(outcome.err),
+              AllOf(StartsWith("error: ids.bin: it can no longer be read: "),
+                    ContainsRegex("\\(the state after step [0-9]+ is saved as run/checkpoints/"
+                                  "step-[0-9]+\\)$")));
+  EXPECT_EQ(tessera({"checkpoint", "verify", "run"}).code, 0);
+}
+
 // A file system without space refuses a write as the limit on a file's size does.
 TEST_F(BadFileTest, FullDiskWhileSaving) {
   ASSERT_EQ(train("run", {"--train.steps=4"}).code, 0);

@@ -250,6 +250,8 @@ TEST(File, AtomicWriteReadMapAndLock) {
   write_file_atomic(directory / "a", "two");
   EXPECT_EQ(read_file(directory / "a"), "two");
   EXPECT_EQ(MappedFile(directory / "a").text(), "two");
+  EXPECT_EQ(error_of(ErrorCode::kInvalidConfig, [&] { write_file_atomic(directory, "three"); }),
+            directory.string() + " is a directory, expected the name of a file to write");
   try {
     read_file(directory / "missing");
     FAIL();
@@ -289,6 +291,31 @@ TEST(MappedFileDeathTest, ThatWasCutIsNamed) {
   EXPECT_THAT(read_file(record),
               AllOf(HasSubstr("{\"rank\":3,\"exit_code\":3,\"error\":\"invalid data\""),
                     HasSubstr("tokens.bin: it can no longer be read")));
+}
+
+// Whoever asks afterwards may go on: the rest of the file is what it was.
+TEST(File, AWatchedOneThatWasCutIsAnError) {
+  constexpr std::size_t kBytes = 100'000;
+  const TestDirectory directory;
+  const std::filesystem::path path = directory.path() / "tokens.bin";
+  const auto read_cut = [&] {
+    guard_mapped_files();
+    write_file_atomic(path, std::string(kBytes, 'x'));
+    const MappedFile file(path, /*watched=*/true);
+    file.require_readable();
+    std::filesystem::resize_file(path, 10);
+    const bool is_zero =
+        file.bytes()[kBytes - 1] == std::byte{0} && file.bytes()[kBytes / 2] == std::byte{0};
+    try {
+      file.require_readable();
+    } catch (const Error& error) {
+      std::fprintf(stderr, "%s\n", error.what());
+      std::exit(is_zero && error.code() == ErrorCode::kInvalidData ? 7 : 1);
+    }
+    std::exit(0);
+  };
+  EXPECT_EXIT(
+      read_cut(), testing::ExitedWithCode(7), "^[^\n]*tokens.bin: it can no longer be read: ");
 }
 
 // Lustre without its option, NFS without its daemon: a run must be possible there.

@@ -198,10 +198,10 @@ void create_durable_directories(const std::filesystem::path& directory) {
   sync_directory(directory_of(directory));
 }
 
-MappedFile::MappedFile(const std::filesystem::path& path)
-    : MappedFile(open_for_reading(path), path) {}
+MappedFile::MappedFile(const std::filesystem::path& path, bool watched)
+    : MappedFile(open_for_reading(path), path, watched) {}
 
-MappedFile::MappedFile(const FileDescriptor& file, const std::filesystem::path& path)
+MappedFile::MappedFile(const FileDescriptor& file, const std::filesystem::path& path, bool watched)
     : size_(file_size(file, path)) {
   if (size_ == 0) {
     return;
@@ -213,7 +213,7 @@ MappedFile::MappedFile(const FileDescriptor& file, const std::filesystem::path& 
                   path.string(),
                   reason(errno));
   data_ = static_cast<const std::byte*>(address);
-  note_mapping(data_, size_, path);
+  note_mapping(data_, size_, path, watched);
 }
 
 MappedFile::~MappedFile() {
@@ -230,6 +230,12 @@ MappedFile& MappedFile::operator=(MappedFile&& other) noexcept {
   std::swap(data_, other.data_);
   std::swap(size_, other.size_);
   return *this;
+}
+
+void MappedFile::require_readable() const {
+  if (data_ != nullptr) {
+    tessera::require_readable(data_);
+  }
 }
 
 std::string_view MappedFile::text() const {
@@ -291,6 +297,11 @@ void write_all(const FileDescriptor& file,
 
 AtomicFile::AtomicFile(std::filesystem::path path)
     : path_(std::move(path)), in_place_(is_special(path_)), file_(-1) {
+  std::error_code absent;
+  TESSERA_REQUIRE(!std::filesystem::is_directory(path_, absent),
+                  ErrorCode::kInvalidConfig,
+                  "{} is a directory, expected the name of a file to write",
+                  path_.string());
   if (in_place_) {
     require_own(path_);
     // A pipe without a reader would keep open() waiting.

@@ -62,9 +62,12 @@ FileDescriptor open_for_reading(const std::filesystem::path& path);
 class MappedFile {
  public:
   MappedFile() = default;
-  explicit MappedFile(const std::filesystem::path& path);
+  // Of one that is `watched`, bytes that the system cannot read, since the file was cut or its disk
+  // failed, are zeros; require_readable() says so. Any other ends the process then
+  // (mapped_files.h).
+  explicit MappedFile(const std::filesystem::path& path, bool watched = false);
   // Of an open file; `path` names it in errors.
-  MappedFile(const FileDescriptor& file, const std::filesystem::path& path);
+  MappedFile(const FileDescriptor& file, const std::filesystem::path& path, bool watched = false);
   ~MappedFile();
   MappedFile(MappedFile&& other) noexcept;
   MappedFile& operator=(MappedFile&& other) noexcept;
@@ -74,6 +77,9 @@ class MappedFile {
   std::span<const std::byte> bytes() const { return {data_, size_}; }
 
   std::string_view text() const;
+
+  // After reading: that all that was touched is the file's. Errors: kInvalidData.
+  void require_readable() const;
 
  private:
   const std::byte* data_ = nullptr;
@@ -98,7 +104,8 @@ FileDescriptor open_to_append(const std::filesystem::path& path);
 // directory, which is removed if commit() is not reached; an old file at `path` stays until then. A
 // link is followed: what it leads to is replaced. What is no regular file (a device, a pipe) is
 // written as it is. Neither where others can have put it there (is_own_entry()).
-// Errors: kInvalidConfig for that; kDeviceError naming the path and the system's reason.
+// Errors: kInvalidConfig for that, and for a directory; kDeviceError naming the path and the
+// system's reason.
 class AtomicFile {
  public:
   explicit AtomicFile(std::filesystem::path path);

@@ -4,12 +4,14 @@
 #include <array>
 #include <atomic>
 #include <csignal>
+#include <cstdint>
 #include <cstdio>
 #include <mutex>
 #include <string>
 #include <string_view>
 
 #include <fcntl.h>
+#include <sys/mman.h>
 #include <unistd.h>
 
 #include "tessera/base/error.h"
@@ -22,7 +24,9 @@ struct Range {
   const std::byte* data;
   std::size_t size;
   std::string path;
-  Range* next;
+  bool watched;
+  std::atomic<bool> lost = false;
+  Range* next = nullptr;
 };
 
 // What a handler can reach: a list that is read without the lock under which it changes.
@@ -33,10 +37,11 @@ struct Ranges {
   std::array<char, 4096> record{};
   std::array<char, 4096> made{};
   std::int64_t rank = 0;
+  std::uintptr_t page_bytes = static_cast<std::uintptr_t>(::sysconf(_SC_PAGESIZE));
 
-  const Range* find(const void* address) const {
+  Range* find(const void* address) const {
     const auto* const at = static_cast<const std::byte*>(address);
-    const Range* range = first;
+    Range* range = first;
     while (range != nullptr && (at < range->data || at >= range->data + range->size)) {
       range = range->next;
     }
@@ -84,11 +89,27 @@ void leave_record(const Ranges& all, std::string_view path) {
   ::rename(all.made.data(), all.record.data());
 }
 
+// Puts zeros in place of the page of a watched file; whether that went well.
+bool replace_page(Range& range, void* address) {
+  const std::uintptr_t size = ranges().page_bytes;
+  const std::uintptr_t page = reinterpret_cast<std::uintptr_t>(address) / size * size;
+  range.lost = true;
+  return ::mmap(reinterpret_cast<void*>(page),  // NOLINT(performance-no-int-to-ptr)
+                size,
+                PROT_READ,
+                MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED,
+                -1,
+                0) != MAP_FAILED;
+}
+
 void on_bus_error(int signal, siginfo_t* info, void* /*context*/) {
   const Ranges& all = ranges();
-  const Range* const range = all.find(info->si_addr);
+  Range* const range = all.find(info->si_addr);
   if (range == nullptr) {
     std::signal(signal, SIG_DFL);  // which it meets again when this returns
+    return;
+  }
+  if (range->watched && replace_page(*range, info->si_addr)) {
     return;
   }
   const std::string_view path = range->path;
@@ -124,9 +145,24 @@ void set_mapped_file_record(const std::filesystem::path& path, std::int64_t rank
   }
 }
 
-void note_mapping(const std::byte* data, std::size_t size, const std::filesystem::path& path) {
+void require_readable(const std::byte* data) {
   Ranges& all = ranges();
-  auto* const range = new Range{.data = data, .size = size, .path = path.string(), .next = nullptr};
+  const std::scoped_lock lock(all.mutex);
+  const Range* const range = all.find(data);
+  TESSERA_REQUIRE(range == nullptr || !range->lost,
+                  ErrorCode::kInvalidData,
+                  "{}{}",
+                  range == nullptr ? "" : range->path,
+                  kReason);
+}
+
+void note_mapping(const std::byte* data,
+                  std::size_t size,
+                  const std::filesystem::path& path,
+                  bool watched) {
+  Ranges& all = ranges();
+  auto* const range =
+      new Range{.data = data, .size = size, .path = path.string(), .watched = watched};
   const std::scoped_lock lock(all.mutex);
   range->next = all.first;
   all.first = range;

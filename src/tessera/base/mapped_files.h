@@ -15,8 +15,17 @@ void guard_mapped_files();
 // path: nowhere.
 void set_mapped_file_record(const std::filesystem::path& path, std::int64_t rank);
 
-// That `path` is mapped at `data`, until it is no more.
-void note_mapping(const std::byte* data, std::size_t size, const std::filesystem::path& path);
+// That `path` is mapped at `data`, until it is no more. Whoever reads one that is `watched` asks
+// afterwards whether that went well: in place of what the system can no longer read there are
+// zeros, and the process goes on.
+void note_mapping(const std::byte* data,
+                  std::size_t size,
+                  const std::filesystem::path& path,
+                  bool watched = false);
+
+// That the system could read all of the mapping at `data` that was touched. Errors: kInvalidData.
+void require_readable(const std::byte* data);
+
 void forget_mapping(const std::byte* data);
 
 }  // namespace tessera

@@ -132,6 +132,26 @@ void Corpus::read(std::int64_t first, std::span<std::int32_t> out) const {
   }
 }
 
+void Corpus::for_each_given(
+    std::int64_t begin,
+    std::int64_t end,
+    const std::function<void(std::int64_t first, std::span<const std::int32_t> tokens)>& body)
+    const {
+  constexpr std::int64_t kStretch = 1 << 16;  // tokens
+  std::vector<std::int32_t> stretch(static_cast<std::size_t>(kStretch));
+  for (const PlacedSegment& placed : segments_) {
+    const std::int64_t last = std::min(end, placed.first_token + placed.segment->num_tokens());
+    std::int64_t at = placed.segment->is_text() ? last : std::max(begin, placed.first_token);
+    while (at < last) {
+      const std::span<std::int32_t> tokens =
+          std::span(stretch).first(static_cast<std::size_t>(std::min(kStretch, last - at)));
+      placed.segment->copy(at - placed.first_token, tokens);
+      body(at, tokens);
+      at += std::ssize(tokens);
+    }
+  }
+}
+
 std::string Corpus::place(std::int64_t token) const {
   const PlacedSegment& placed = with_token(token);
   return format("{}: token {}", placed.segment->name(), token - placed.first_token);

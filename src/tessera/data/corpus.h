@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <span>
@@ -60,6 +61,13 @@ class Corpus {
   // out[i] = token first + i; kNoToken for what is no i32. Errors: kInvalidArgument unless they are
   // there.
   void read(std::int64_t first, std::span<std::int32_t> out) const;
+
+  // body(first, tokens) for those from `begin` to `end` that came as ids, a stretch at a time and
+  // in order: not for what was made of text here.
+  void for_each_given(std::int64_t begin,
+                      std::int64_t end,
+                      const std::function<void(std::int64_t first,
+                                               std::span<const std::int32_t> tokens)>& body) const;
 
   // The file that holds a token and its number there, for messages.
   std::string place(std::int64_t token) const;

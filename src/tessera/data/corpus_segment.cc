@@ -46,7 +46,9 @@ class StreamSegment : public CorpusSegment {
 class RawSegment : public CorpusSegment {
  public:
   RawSegment(const std::filesystem::path& path, TokenType type, std::optional<std::int32_t> end)
-      : path_(path), file_(path), layout_(token_layout(file_.bytes(), type, path.string())) {
+      : path_(path),
+        file_(path, /*watched=*/true),
+        layout_(token_layout(file_.bytes(), type, path.string())) {
     const auto size = static_cast<std::int64_t>(file_.bytes().size()) - layout_.offset;
     num_tokens_ = size / size_of(layout_.type);
     starts_.push_back(0);
@@ -66,6 +68,7 @@ class RawSegment : public CorpusSegment {
   void copy(std::int64_t first, std::span<std::int32_t> out) const override {
     const auto bytes = file_.bytes().subspan(static_cast<std::size_t>(layout_.offset));
     copy_tokens(bytes, layout_.type, first, out);
+    file_.require_readable();
   }
 
   std::string name() const override { return path_.string(); }
@@ -98,7 +101,7 @@ class MegatronSegment : public CorpusSegment {
   explicit MegatronSegment(const std::filesystem::path& prefix)
       : bin_path_(prefix.string() + ".bin"),
         index_file_(std::filesystem::path(prefix.string() + ".idx")),
-        bin_(bin_path_),
+        bin_(bin_path_, /*watched=*/true),
         index_(index_file_.bytes(), prefix.string() + ".idx") {
     const auto size = static_cast<std::int64_t>(bin_.bytes().size());
     TESSERA_REQUIRE(size == index_.num_tokens() * size_of(index_.type()),
@@ -123,6 +126,7 @@ class MegatronSegment : public CorpusSegment {
 
   void copy(std::int64_t first, std::span<std::int32_t> out) const override {
     copy_tokens(bin_.bytes(), index_.type(), first, out);
+    bin_.require_readable();
   }
 
   std::string name() const override { return bin_path_.string(); }

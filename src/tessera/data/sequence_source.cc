@@ -180,6 +180,23 @@ void SequenceSource::check_ids(const Corpus& corpus,
   }
 }
 
+void SequenceSource::require_ids(const std::function<void(std::int64_t more)>& read) const {
+  for (const CorpusPart& part : parts_) {
+    const Corpus& corpus = *part.corpus;
+    if (corpus.holds_conversations()) {
+      continue;  // which were text
+    }
+    corpus.for_each_given(
+        part.begin, part.end, [&](std::int64_t first, std::span<const std::int32_t> tokens) {
+          const auto [low, high] = std::ranges::minmax(tokens);
+          if (low < 0 || (options_.vocab != 0 && high >= options_.vocab)) {
+            check_ids(corpus, first, tokens);
+          }
+          read(std::ssize(tokens));
+        });
+  }
+}
+
 void SequenceSource::read(std::int64_t index, const SequenceBuffers& out) const {
   const Numbered sequence = numbered(index);
   const auto length = static_cast<std::size_t>(options_.sequence_length);

@@ -71,6 +71,10 @@ class SequenceSource {
   // Of each part.
   std::vector<std::int64_t> part_sequences() const;
 
+  // That all ids which came as such are the model's, the first bad one named, before any sequence
+  // is read: reads them once, calling read(how many more) now and then. Errors: kInvalidData.
+  void require_ids(const std::function<void(std::int64_t more)>& read) const;
+
   std::int64_t sequence_length() const { return options_.sequence_length; }
 
   std::int64_t num_tokens() const;

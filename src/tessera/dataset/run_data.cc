@@ -10,6 +10,7 @@
 
 #include "tessera/base/error.h"
 #include "tessera/base/log.h"
+#include "tessera/base/status_line.h"
 #include "tessera/base/units.h"
 #include "tessera/data/encode_files.h"
 #include "tessera/data/packed_conversations.h"
@@ -354,6 +355,18 @@ RunSequences run_sequences(const RunConfig& config,
         "validation.every");
   }
   log_packing(sequences.train.packing(), options);
+  // One process looks for all.
+  if (!is_info_silenced()) {
+    WorkLine progress("checking ids",
+                      sequences.train.num_tokens() +
+                          (sequences.validation ? sequences.validation->num_tokens() : 0),
+                      "tokens");
+    const auto show = [&](std::int64_t more) { progress.add(more); };
+    sequences.train.require_ids(show);
+    if (sequences.validation) {
+      sequences.validation->require_ids(show);
+    }
+  }
   return sequences;
 }
 

@@ -71,6 +71,26 @@ TEST_F(RunDataTest, ATokenizerThatExistsHasTheTokensOfOneThatIsTrained) {
   EXPECT_THAT(refusal(), HasSubstr("has no token \"<|im_start|>\""));
 }
 
+// Before the first step, wherever it lies, and of what is held back too.
+TEST_F(RunDataTest, IdsAreCheckedAtTheStart) {
+  config_.tokenizer.path.clear();
+  config_.data.format = DataFormat::kTokens;
+  config_.data.sequence_length = 16;
+  config_.data.files = {(directory_.path() / "ids").string()};
+  std::string ids(200'000, '\0');
+  write_test_file(directory_.path() / "ids", ids);
+  EXPECT_EQ(run_sequences(config_, std::nullopt, 255).train.num_tokens(), 100'000);
+  ids[2 * 99'000] = '\xff';
+  write_test_file(directory_.path() / "ids", ids);
+  EXPECT_EQ(run_sequences(config_, std::nullopt, 256).train.num_tokens(), 100'000);
+  for (const double share : {0.0, 0.1}) {
+    config_.data.validation_share = share;
+    EXPECT_THAT(
+        error_of(ErrorCode::kInvalidData, [&] { run_sequences(config_, std::nullopt, 255); }),
+        HasSubstr("ids: token 99000: found id 255, expected an id from 0 to 254"));
+  }
+}
+
 TEST_F(RunDataTest, MarksNeedATokenizer) {
   config_.tokenizer.path.clear();
   write_test_file(directory_.path() / "a.bin", "ab");
