@@ -67,7 +67,10 @@ TEST_P(ExampleTest, TheProgramItselfSaysWhoseModelItIs) {
   for (const std::vector<std::string>& arguments :
        {std::vector<std::string>{"generate", "run", "--prompt=x"},
         std::vector<std::string>{"eval", "run", "--data=corpus.txt"},
-        std::vector<std::string>{"checkpoint", "export", "run", "out"}}) {
+        std::vector<std::string>{"checkpoint", "export", "run", "out"},
+        std::vector<std::string>{"train", "run/config.toml"},
+        std::vector<std::string>{"explain", "run/config.toml"},
+        std::vector<std::string>{"train", "run/config.toml", "--model.flavor=debug"}}) {
     const Outcome outcome = tessera(arguments);
     EXPECT_EQ(outcome.code, 2) << arguments.front();
     EXPECT_THAT(outcome.err,

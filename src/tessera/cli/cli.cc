@@ -26,11 +26,27 @@
 #include "tessera/cli/subcommands.h"
 #include "tessera/config/config.h"
 #include "tessera/launch/rank_launch.h"
+#include "tessera/resolve/require_checkpoint.h"
 
 namespace tessera {
 namespace {
 
 constexpr int kUsageError = 2;
+
+// As load_run_config(). The config that a run of a model of its own has left says nothing of that
+// model.
+RunConfig load_config(const std::filesystem::path& path,
+                      const std::vector<std::string>& overrides,
+                      ConfigUse use) {
+  try {
+    return load_run_config(path, overrides, use);
+  } catch (const Error&) {
+    if (path.filename() == "config.toml") {
+      require_known_run(path.parent_path());
+    }
+    throw;
+  }
+}
 
 // A subcommand with the arguments [RUN.toml] [--section.key=value ...]; `body` gets their config.
 CLI::App& add_run_command(CLI::App& app,
@@ -48,7 +64,7 @@ CLI::App& add_run_command(CLI::App& app,
   // What the parser does not know are overrides, which the config checks.
   command.allow_extras();
   command.callback([&command, path, use, body = std::move(body)] {
-    body(load_run_config(*path, command.remaining(), use));
+    body(load_config(*path, command.remaining(), use));
   });
   return command;
 }

@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <bit>
 #include <chrono>
+#include <exception>
+#include <filesystem>
 #include <limits>
 #include <memory>
 #include <optional>
@@ -25,6 +27,7 @@
 #include "tessera/infer/trained_model.h"
 #include "tessera/launch/rank_backend.h"
 #include "tessera/resolve/make_plan.h"
+#include "tessera/resolve/require_checkpoint.h"
 #include "tessera/resolve/resolve.h"
 #include "tessera/state/training_state.h"
 
@@ -283,9 +286,13 @@ std::vector<std::int32_t> prompt_tokens(const Tokenizer& tokenizer,
   return tokens;
 }
 
-GenerationSpeed generate(const GenerateOptions& options,
-                         std::span<const Prompt> prompts,
-                         const ContinuationSink& sink) {
+namespace {
+
+// The same of the checkpoint that `options` name. `is_loaded` once nothing more is read of it.
+GenerationSpeed generate_with(const GenerateOptions& options,
+                              std::span<const Prompt> prompts,
+                              const ContinuationSink& sink,
+                              bool& is_loaded) {
   TrainedModel trained = open_trained_model(options.checkpoint);
   trained.tokenizer = with_named_marks(trained.text_tokenizer(), options.marks, "--");
   const RunConfig& config = trained.config;
@@ -320,6 +327,7 @@ GenerationSpeed generate(const GenerateOptions& options,
                  longest);
   CachedModel& model = *made;
   load(model, *trained.weights, config.train.dtype, dtype);
+  is_loaded = true;
   for (std::size_t first = 0; first < prompts.size(); first += model.batch()) {
     std::vector<Sequence> sequences;
     for (std::size_t i = first; i < std::min(first + model.batch(), prompts.size()); ++i) {
@@ -329,6 +337,33 @@ GenerationSpeed generate(const GenerateOptions& options,
       sequences.emplace_back(options, trained.text_tokenizer(), ends, std::move(tokens[i]));
     }
     Group(model, speed.sequence_length, sink).run(sequences, first, speed);
+  }
+  return speed;
+}
+
+}  // namespace
+
+GenerationSpeed generate(const GenerateOptions& options,
+                         std::span<const Prompt> prompts,
+                         const ContinuationSink& sink) {
+  bool is_loaded = false;
+  std::exception_ptr failure;  // of what was loaded already
+  GenerationSpeed speed = with_checkpoint(
+      options.checkpoint, [&](const std::filesystem::path& checkpoint) -> GenerationSpeed {
+        GenerateOptions found = options;
+        found.checkpoint = checkpoint;
+        try {
+          return generate_with(found, prompts, sink, is_loaded);
+        } catch (const Error&) {
+          if (!is_loaded) {
+            throw;
+          }
+          failure = std::current_exception();
+          return {};
+        }
+      });
+  if (failure) {
+    std::rethrow_exception(failure);
   }
   return speed;
 }

@@ -22,8 +22,9 @@ const Tokenizer& TrainedModel::text_tokenizer() const {
   return *tokenizer;
 }
 
-TrainedModel open_trained_model(const std::filesystem::path& path) {
-  const std::filesystem::path found = require_checkpoint(path);
+namespace {
+
+TrainedModel open_checkpoint(const std::filesystem::path& found) {
   auto weights =
       std::make_unique<const CheckpointReader>(found, ReaderOptions{.verify = Verify::kOnLoad});
   require_known_model(found, weights->meta());
@@ -53,6 +54,12 @@ TrainedModel open_trained_model(const std::filesystem::path& path) {
           .device = is_of_gpu ? "auto" : "cpu",
           .model = model,
           .tokenizer = std::move(loaded)};
+}
+
+}  // namespace
+
+TrainedModel open_trained_model(const std::filesystem::path& path) {
+  return with_checkpoint(path, open_checkpoint);
 }
 
 }  // namespace tessera

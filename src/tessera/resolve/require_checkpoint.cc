@@ -1,7 +1,9 @@
 #include "tessera/resolve/require_checkpoint.h"
 
 #include <algorithm>
+#include <optional>
 #include <string>
+#include <string_view>
 #include <system_error>
 #include <utility>
 
@@ -28,6 +30,12 @@ bool has_hugging_face_weights(const fs::path& directory) {
   });
 }
 
+// As JSON has it, or "none".
+std::string family_of(std::string_view model) {
+  const nlohmann::json json = parse_json(model, {.name = "the checkpoint's model"});
+  return json.is_object() && json.contains("family") ? json["family"].dump() : "none";
+}
+
 }  // namespace
 
 fs::path require_checkpoint(const fs::path& path) {
@@ -49,9 +57,7 @@ fs::path require_checkpoint(const fs::path& path) {
 }
 
 void require_known_model(const fs::path& checkpoint, const CheckpointMeta& meta) {
-  const nlohmann::json model = parse_json(meta.model, {.name = "the checkpoint's model"});
-  const std::string found =
-      model.is_object() && model.contains("family") ? model["family"].dump() : "none";
+  const std::string found = family_of(meta.model);
   std::string known;
   for (const ModelFamily& family : model_families()) {
     if (found == format("\"{}\"", family.described)) {
@@ -65,6 +71,30 @@ void require_known_model(const fs::path& checkpoint, const CheckpointMeta& meta)
        checkpoint.string(),
        found,
        known);
+}
+
+void require_known_model(const fs::path& checkpoint,
+                         const CheckpointMeta& meta,
+                         std::string_view own) {
+  if (family_of(own) != family_of(meta.model)) {
+    require_known_model(checkpoint, meta);
+  }
+}
+
+void require_known_run(const fs::path& run_dir) {
+  std::optional<fs::path> newest;
+  CheckpointMeta meta;
+  try {
+    newest = find_newest_checkpoint(run_dir / "checkpoints");
+    if (newest) {
+      meta = CheckpointReader(*newest, {.verify = Verify::kSizes}).meta();
+    }
+  } catch (const Error&) {
+    return;  // whoever opens it says what is wrong with it
+  }
+  if (newest) {
+    require_known_model(*newest, meta);
+  }
 }
 
 }  // namespace tessera

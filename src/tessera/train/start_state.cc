@@ -14,6 +14,7 @@
 #include "tessera/dataset/same_data.h"
 #include "tessera/resolve/adapters.h"
 #include "tessera/resolve/changed_keys.h"
+#include "tessera/resolve/require_checkpoint.h"
 #include "tessera/resolve/stored_tokenizer.h"
 #include "tessera/state/training_state.h"
 #include "tessera/tokenizer/tokenizer_files.h"
@@ -89,6 +90,7 @@ CheckpointMeta load_checkpoint(const RankState& state, const std::filesystem::pa
   const CheckpointReader reader(
       path,
       {.verify = Verify::kOnLoad, .rank = state.world.rank(), .num_ranks = state.world.size()});
+  require_known_model(path, reader.meta(), setup.run.plan.model.json);
   require_same_adapters(path, reader.meta(), setup.run.plan.model);
   require_model(
       reader, setup.run.plan.model.json, model_tensors(setup.parameters, config.optimizer.moments));
