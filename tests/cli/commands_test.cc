@@ -267,6 +267,14 @@ TEST_F(CommandsTest, CheckpointsAreVerifiedAndInspected) {
                     HasSubstr("\n  model-00001-of-00001.safetensors  "),
                     HasSubstr("\n  moment1 layers.0.attention.wq.weight  f32 ("),
                     HasSubstr("  optimizer-00001-of-00001.safetensors  moment2/norm.weight\n")));
+  // The copy of the tokenizer, which other commands would take for the run's.
+  const std::filesystem::path tokenizer = checkpoint("a", 12) / "tokenizer.json";
+  const std::string own = read_file(tokenizer);
+  write_test_file(tokenizer, own + " ");
+  const Outcome changed = tessera({"checkpoint", "verify", "a"});
+  EXPECT_EQ(changed.code, 3);
+  EXPECT_THAT(changed.err, HasSubstr("step-00000012/tokenizer.json: found checksum "));
+  write_test_file(tokenizer, own);
   // The last byte of the weights.
   const std::filesystem::path weights = checkpoint("a", 12) / "model-00001-of-00001.safetensors";
   std::string bytes = read_file(weights);

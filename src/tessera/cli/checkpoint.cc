@@ -16,6 +16,7 @@
 #include "tessera/cli/subcommands.h"
 #include "tessera/ir/dtype.h"
 #include "tessera/resolve/require_checkpoint.h"
+#include "tessera/resolve/stored_tokenizer.h"
 #include "tessera/tokenizer/tokenizer_files.h"
 #include "tessera/weights/export_weights.h"
 #include "tessera/weights/import_weights.h"
@@ -31,14 +32,18 @@ std::int64_t num_bytes(const CheckpointReader& reader) {
   return bytes;
 }
 
-void verify(const std::filesystem::path& named) {
-  const std::filesystem::path path = require_checkpoint(named);
+void verify_checkpoint(const std::filesystem::path& path) {
   const CheckpointReader reader(path, {.verify = Verify::kChecksums});
+  require_own_tokenizer(path, reader.meta());
   print(format("{}: {}, {}, {}: every byte is as it was written\n",
                path.string(),
                format_plural(std::ssize(reader.tensors()), "tensor"),
                format_plural(std::ssize(reader.files()), "file"),
                format_bytes(num_bytes(reader))));
+}
+
+void verify(const std::filesystem::path& named) {
+  with_checkpoint(named, verify_checkpoint);
 }
 
 std::string describe(const ManifestSlice& slice) {

@@ -39,6 +39,23 @@ fs::path checkpoint_tokenizer(const fs::path& checkpoint, const fs::path& config
   return has_own ? own : configured;
 }
 
+void require_own_tokenizer(const fs::path& checkpoint, const CheckpointMeta& meta) {
+  const fs::path own = tokenizer_copy(checkpoint);
+  std::error_code error;
+  if (meta.tokenizer.empty() || !fs::exists(own, error)) {
+    return;
+  }
+  const std::string found = tokenizer_checksum(own);
+  TESSERA_REQUIRE(
+      found == meta.tokenizer,
+      ErrorCode::kInvalidData,
+      "{}: found checksum {}, expected {}: damaged, or changed since the checkpoint was "
+      "written; put the run's tokenizer in its place",
+      own.string(),
+      found,
+      meta.tokenizer);
+}
+
 void require_tokenizer(const fs::path& tokenizer,
                        const fs::path& checkpoint,
                        const CheckpointMeta& meta) {
@@ -49,16 +66,29 @@ void require_tokenizer(const fs::path& tokenizer,
   if (found == meta.tokenizer) {
     return;
   }
-  const fs::path own = checkpoint_tokenizer(checkpoint, tokenizer);
+  // Its copies, in the run's directory and beside the checkpoint.
+  std::error_code error;
+  const fs::path place = fs::canonical(checkpoint, error);
+  std::string copies;
+  for (const fs::path& copy :
+       {tokenizer_copy(place.parent_path().parent_path()), tokenizer_copy(place)}) {
+    std::error_code absent;
+    if (error || !fs::is_regular_file(copy, absent)) {
+      continue;
+    }
+    if (tokenizer_checksum(copy) == meta.tokenizer) {
+      copies = format("; that one is {}: name it in tokenizer.path", copy.string());
+      break;
+    }
+    copies += format("; the copy {} is damaged or was changed", copy.string());
+  }
   fail(ErrorCode::kInvalidData,
        "{} is not the tokenizer that {} was trained with: found checksum {}, expected {}{}",
        tokenizer.string(),
        checkpoint.string(),
        found,
        meta.tokenizer,
-       own != tokenizer && tokenizer_checksum(own) == meta.tokenizer
-           ? format("; that one is {}: name it in tokenizer.path", own.string())
-           : "");
+       copies);
 }
 
 }  // namespace tessera

@@ -18,6 +18,10 @@ std::filesystem::path tokenizer_copy(const std::filesystem::path& run_dir);
 std::filesystem::path checkpoint_tokenizer(const std::filesystem::path& checkpoint,
                                            const std::filesystem::path& configured);
 
+// That the copy of the tokenizer in a checkpoint, where it has one, is as it was written. Errors:
+// kInvalidData.
+void require_own_tokenizer(const std::filesystem::path& checkpoint, const CheckpointMeta& meta);
+
 // That `tokenizer` is the one of `checkpoint`. A checkpoint without a checksum takes any.
 // Errors: kInvalidData naming both files.
 void require_tokenizer(const std::filesystem::path& tokenizer,

@@ -7,6 +7,7 @@
 
 #include "tessera/base/error.h"
 #include "tessera/base/test_directory.h"
+#include "tessera/base/test_error.h"
 
 namespace tessera {
 namespace {
@@ -61,6 +62,20 @@ TEST_F(TokenizerOfACheckpoint, IsTheOnlyOne) {
                       HasSubstr(meta.tokenizer),
                       HasSubstr("; that one is " + tokenizer_copy(run_).string())));
   }
+}
+
+TEST_F(TokenizerOfACheckpoint, ACopyThatIsDamagedIsNamed) {
+  write_test_file(tokenizer_copy(checkpoint_), "own");
+  const CheckpointMeta meta{.tokenizer = tokenizer_checksum(tokenizer_copy(checkpoint_))};
+  require_own_tokenizer(checkpoint_, meta);
+  write_test_file(tokenizer_copy(checkpoint_), "oXn");
+  EXPECT_THAT(error_of(ErrorCode::kInvalidData, [&] { require_own_tokenizer(checkpoint_, meta); }),
+              AllOf(HasSubstr(tokenizer_copy(checkpoint_).string() + ": found checksum "),
+                    HasSubstr("expected " + meta.tokenizer)));
+  EXPECT_THAT(error_of(ErrorCode::kInvalidData,
+                       [&] { require_tokenizer(tokenizer_copy(checkpoint_), checkpoint_, meta); }),
+              HasSubstr("; the copy " + tokenizer_copy(checkpoint_).string() +
+                        " is damaged or was changed"));
 }
 
 }  // namespace
