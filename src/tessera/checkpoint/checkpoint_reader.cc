@@ -41,8 +41,12 @@ Manifest read_manifest(const fs::path& directory) {
 // A directory that was renamed, or holds another one's files, is not what its name says.
 void require_step(const fs::path& directory, const CheckpointMeta& meta) {
   std::error_code error;
-  const fs::path place = fs::canonical(directory, error);  // a link "best" has no step
-  const std::optional<std::int64_t> step = checkpoint_step(error ? directory : place);
+  const fs::path named = (directory / "").parent_path();   // without a slash at its end
+  const fs::path place = fs::canonical(directory, error);  // of a link of another name, "best"
+  std::optional<std::int64_t> step = checkpoint_step(named);
+  if (!step && !error) {
+    step = checkpoint_step(place);
+  }
   TESSERA_REQUIRE(!step || *step == meta.step,
                   ErrorCode::kInvalidData,
                   "{}: found step {}, expected the {} of the directory's name: it holds another "

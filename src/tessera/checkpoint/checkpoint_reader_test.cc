@@ -45,6 +45,22 @@ TEST_F(SaverTest, EveryFlippedByteOfEveryFileIsSeen) {
   }
 }
 
+// A link of a name that says no step is what it leads to; one of a step's is that step or refused.
+TEST_F(SaverTest, ALinkOfAnotherStepIsRefused) {
+  start_all();
+  finish_all();
+  const fs::path directory = checkpoint_directory(parent_, 1);
+  fs::create_directory_symlink(directory.filename(), parent_ / "best");
+  EXPECT_EQ(CheckpointReader(parent_ / "best").meta().step, 1);
+  EXPECT_EQ(CheckpointReader(parent_ / "best" / "").meta().step, 1);
+  const fs::path other = checkpoint_directory(parent_, 4);
+  fs::create_directory_symlink(directory.filename(), other);
+  for (const fs::path& link : {other, other / ""}) {
+    EXPECT_THAT(error_of(ErrorCode::kInvalidData, [&] { CheckpointReader reader(link); }),
+                HasSubstr("found step 1, expected the 4 of the directory's name"));
+  }
+}
+
 // Of three readers that share the work, just one sees the damage.
 TEST_F(SaverTest, ReadersShareTheChecksums) {
   start_all();
