@@ -197,6 +197,30 @@ TEST_F(NotFiniteTest, GoodCheckpointsOutliveARuinedOne) {
   EXPECT_FALSE(std::filesystem::exists(path("a/checkpoints/step-00000004")));
 }
 
+// Norms hide what overflows: the loss stays that of a model that knows nothing, and a validation
+// sees no more. What is left of it is a gradient that is not finite, or none.
+TEST_F(NotFiniteTest, NormsDoNotHideARuinedStateAtTheEnd) {
+  for (const std::string rate : {"1e20", "1e4"}) {
+    SCOPED_TRACE(rate);
+    std::filesystem::remove_all(path("a"));
+    ASSERT_EQ(train("a", {"--train.steps=4"}).code, 0);
+    const Outcome end = train("a",
+                              {"--optimizer.lr=" + rate,
+                               "--checkpoint.keep=1",
+                               "--train.steps=5",
+                               "--validation.every=5",
+                               "--data.validation_share=0.1"});
+    EXPECT_EQ(end.code, 0) << end.err;
+    EXPECT_THAT(end.err, HasSubstr("warning: the last step has ruined the weights: after step 5 "));
+    EXPECT_THAT(end.err, HasSubstr("resume=a/checkpoints/step-00000004 goes on from the one"));
+    EXPECT_EQ(CheckpointReader(checkpoint("a", 4)).meta().step, 4);
+    // Nor do steps from there on take the good one.
+    const Outcome more = train("a", {"--checkpoint.keep=1", "--train.steps=7"});
+    EXPECT_EQ(more.code, 0) << more.err;
+    EXPECT_EQ(CheckpointReader(checkpoint("a", 4)).meta().step, 4);
+  }
+}
+
 // A run that ends among such steps is saved as of the step before them, not as another one.
 TEST_F(NotFiniteTest, TheEndSavesTheLastAppliedStep) {
   ASSERT_EQ(train("a", {"--train.steps=4"}).code, 0);
@@ -204,6 +228,9 @@ TEST_F(NotFiniteTest, TheEndSavesTheLastAppliedStep) {
       train("a", {"--optimizer.lr=1e10", "--checkpoint.keep=0", "--train.steps=7"});
   EXPECT_EQ(outcome.code, 0) << outcome.err;
   EXPECT_THAT(outcome.err, HasSubstr("warning: step 7 is not applied"));
+  EXPECT_THAT(outcome.out,
+              HasSubstr("(step 5: the steps after it, up to 7, were not finite and changed "
+                        "nothing)\n"));
   EXPECT_EQ(checkpoint("a"), checkpoint("a", 5));
   EXPECT_EQ(CheckpointReader(checkpoint("a", 4)).meta().step, 4);
 }

@@ -20,6 +20,7 @@
 #include "tessera/base/print.h"
 #include "tessera/base/terminal.h"
 #include "tessera/base/units.h"
+#include "tessera/checkpoint/checkpoint.h"
 #include "tessera/comm/mpi/mpi_launch.h"
 #include "tessera/dataset/prompts.h"
 #include "tessera/infer/generate.h"
@@ -119,6 +120,12 @@ bool write_schedule(const Explanation& facts, const ExplainOptions& options) {
   return writes_table || !options.gantt.empty();
 }
 
+// The step whose state the run leaves behind: later ones changed nothing.
+std::int64_t saved_step(const TrainResult& result) {
+  const auto step = result.checkpoint ? checkpoint_step(*result.checkpoint) : std::nullopt;
+  return step.value_or(result.step);
+}
+
 }  // namespace
 
 void train_command(const RunConfig& config) {
@@ -135,13 +142,18 @@ void train_command(const RunConfig& config) {
   if (result.rank != 0) {
     return;
   }
-  print_now(format("metrics: {0}/metrics.jsonl, checkpoints: {0}/checkpoints (step {1}{2})\n",
-                   resolved.run.dir,
-                   result.step,
-                   result.loss ? format(", loss {:.4f}", *result.loss) : ""));
+  const std::int64_t saved = saved_step(result);
+  print_now(format(
+      "metrics: {0}/metrics.jsonl, checkpoints: {0}/checkpoints ({1})\n",
+      resolved.run.dir,
+      saved == result.step
+          ? format("step {}{}", saved, result.loss ? format(", loss {:.4f}", *result.loss) : "")
+          : format("step {}: the steps after it, up to {}, were not finite and changed nothing",
+                   saved,
+                   result.step)));
   if (result.interrupted) {
     log_info(format("stopped after step {}; {} goes on from there",
-                    result.step,
+                    saved,
                     resolved.checkpoint.resume == "auto" ? "the same command"
                                                          : "checkpoint.resume = \"auto\""));
   } else if (!resolved.sample.prompt.empty()) {

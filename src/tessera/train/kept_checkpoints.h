@@ -26,6 +26,9 @@ class KeptCheckpoints {
   // Whether there is a checkpoint since the last prune(), or what an earlier start left.
   void note_new(bool is_new) { is_new_ = is_new; }
 
+  // Whether there is, and the run does not keep all.
+  bool is_new() const { return is_new_ && rules_.keys.keep > 0; }
+
   // Removes all but the checkpoints that the run keeps, once after a new one and once after a
   // start. `newest` stays.
   void prune(const std::filesystem::path& newest, DirectoryRemover& remover);

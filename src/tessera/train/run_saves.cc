@@ -96,12 +96,6 @@ void RunSaves::prune() {
   kept_.prune(last_.checkpoint.value_or(""), save_.remover());
 }
 
-void RunSaves::prune_before(std::int64_t step) {
-  if (step > last_.step) {
-    prune();
-  }
-}
-
 void RunSaves::end_removals(bool in_time) {
   if (!in_time) {
     save_.remover().give_up();

@@ -68,11 +68,11 @@ class RunSaves {
 
   // Removes all but the checkpoints that the run keeps, once after a new one and once after a
   // start. Only when the newest is known to be good: its last step may have ruined the weights,
-  // which the next one shows.
+  // which the next one shows (RunState::find_fault()).
   void prune();
 
-  // The same as prune(), `step` being one that was finite.
-  void prune_before(std::int64_t step);
+  // Whether prune() would look for some, after `step`, which began with what the newest holds.
+  bool may_prune_before(std::int64_t step) const { return step > last_.step && kept_.is_new(); }
 
   // As KeptCheckpoints has them.
   bool has_too_many() { return kept_.has_too_many(); }

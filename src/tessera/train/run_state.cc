@@ -1,10 +1,16 @@
 #include "tessera/train/run_state.h"
 
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <cstdint>
+#include <limits>
 #include <vector>
 
 #include "tessera/base/error.h"
 #include "tessera/base/log.h"
 #include "tessera/launch/stop_signal.h"
+#include "tessera/state/sum_of_squares.h"
 #include "tessera/train/save_rules.h"
 #include "tessera/train/start_state.h"
 
@@ -82,7 +88,9 @@ void RunState::advance(const StepRunner::Result& step) {
 void RunState::note_outcome(const StepRunner::Result& step) {
   if (step.applied) {
     divergence_.note_applied();
-    saves_.prune_before(meta_.step);
+    prune_before({.loss = step.metrics.loss,
+                  .grad_norm = step.metrics.grad_norm,
+                  .num_labels = step.num_labels});
     return;
   }
   if (step.num_labels == 0) {
@@ -102,6 +110,51 @@ void RunState::note_outcome(const StepRunner::Result& step) {
     save_last(applied_meta());
     divergence_.stop(saves_);
   }
+}
+
+// A step was applied: what came before the newest checkpoint goes, unless it shows that one to be
+// ruined.
+void RunState::prune_before(const StepRunner::Shown& step) {
+  if (saves_.may_prune_before(meta_.step)) {
+    const std::string fault = find_fault(step);
+    if (fault.empty()) {
+      saves_.prune();
+    } else if (!has_warned_) {
+      record_.warn(
+          format("step {} shows that the weights may be ruined: {}; all checkpoints stay "
+                 "until a step shows that they are not",
+                 meta_.step,
+                 fault));
+    }
+    has_warned_ = !fault.empty();
+  }
+  if (is_usual(step.loss)) {
+    usual_loss_ = step.loss;
+  }
+}
+
+bool RunState::is_usual(double loss) const {
+  constexpr double kFar = 10;
+  // Of a model that knows nothing.
+  const auto vocab = static_cast<double>(std::max<std::int64_t>(setup_.run.plan.model.vocab, 2));
+  return loss <= kFar * std::max(usual_loss_, std::log(vocab));
+}
+
+std::string RunState::find_fault(const StepRunner::Shown& shown) {
+  if (!std::isfinite(shown.loss) || !std::isfinite(shown.grad_norm)) {
+    return format("loss {} and gradient norm {} are not finite", shown.loss, shown.grad_norm);
+  }
+  if (shown.num_labels > 0 && shown.grad_norm == 0) {
+    return "no weight has a gradient";
+  }
+  if (!is_usual(shown.loss)) {
+    return format("the loss, {:.4g}, is far beyond that of the steps before", shown.loss);
+  }
+  const double squares = sum_of_squares(executor_);
+  const bool fits = squares <= double{std::numeric_limits<float>::max()};  // false for a NaN
+  std::array<std::int64_t, 1> any = {fits ? 0 : 1};
+  control_.take_largest(any);
+  return any[0] == 0 ? "" : "the squares of the weights are beyond what f32 holds";
 }
 
 void RunState::save_last() {

@@ -52,6 +52,12 @@ class RunState {
   // finite. Errors: kDiverged.
   void note_outcome(const StepRunner::Result& step);
 
+  // Why a step that began with a state shows this one to be ruined, though nothing but an update
+  // made it; empty: it is good to go on from. Loss and gradient are finite; the gradient is some,
+  // since norms of what overflows are zero, and with them all before; the loss is not far beyond
+  // that of the steps before; and the weights' squares can be added up in f32.
+  std::string find_fault(const StepRunner::Shown& shown);
+
   // Whether the last step was finite.
   bool is_finite() const { return divergence_.is_over(); }
 
@@ -79,6 +85,8 @@ class RunState {
     std::int64_t tokens_seen = 0;
   };
 
+  void prune_before(const StepRunner::Shown& step);
+  bool is_usual(double loss) const;
   CheckpointMeta applied_meta() const;
   void save_last(const CheckpointMeta& meta);
   void save(const CheckpointMeta& meta, RunSaves::How how);
@@ -96,6 +104,8 @@ class RunState {
   CheckpointMeta meta_;
   Applied applied_;  // the last one
   Divergence divergence_;
+  double usual_loss_ = 0;    // of the last step whose loss was not far beyond that of those before
+  bool has_warned_ = false;  // that checkpoints stay
 };
 
 }  // namespace tessera

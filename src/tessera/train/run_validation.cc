@@ -1,6 +1,5 @@
 #include "tessera/train/run_validation.h"
 
-#include <cmath>
 #include <utility>
 
 #include "tessera/train/step_runner.h"
@@ -21,12 +20,9 @@ RunValidation::RunValidation(const RunSetup& setup,
                  batch_share(setup, rank)),
       every_(setup.config.validation.every) {}
 
-std::optional<double> RunValidation::run(std::int64_t step, const Validator::GoOn& go_on) {
+std::optional<double> RunValidation::run(const Validator::GoOn& go_on) {
   const std::optional<double> loss = validator_.loss(go_on);
   was_left_ = !loss;
-  if (loss && std::isfinite(*loss)) {
-    finite_step_ = step;
-  }
   return loss;
 }
 

@@ -11,7 +11,7 @@
 
 namespace tessera {
 
-// The validations of a run on one rank, and what the last one has shown.
+// The validations of a run on one rank.
 class RunValidation {
  public:
   // Runs the rank's validation program, which must be there, in the step's arena. Borrows all of
@@ -24,22 +24,18 @@ class RunValidation {
   // Whether one is due after `step`.
   bool is_due(std::int64_t step) const { return step > 0 && step % every_ == 0; }
 
-  // The loss after `step`, as Validator::loss(); nothing where `go_on` said to stop: whoever goes
-  // on from here makes up for it. What the step left in the arena beside the states is lost.
-  std::optional<double> run(std::int64_t step, const Validator::GoOn& go_on);
+  // As Validator::loss(); nothing where `go_on` said to stop: whoever goes on from here makes up
+  // for it. What the step left in the arena beside the states is lost.
+  std::optional<double> run(const Validator::GoOn& go_on);
 
   // Whether the last one was left to stop.
   bool was_left() const { return was_left_; }
-
-  // Whether one has shown that the state after `step` is finite.
-  bool has_shown_finite(std::int64_t step) const { return finite_step_ == step; }
 
  private:
   LossExecutor executor_;
   Validator validator_;
   std::int64_t every_;
   bool was_left_ = false;
-  std::optional<std::int64_t> finite_step_;
 };
 
 }  // namespace tessera

@@ -20,6 +20,11 @@ double unsigned_nan(double value) {
   return std::isnan(value) ? std::abs(value) : value;
 }
 
+double mean_loss(const StepOutputs& outputs, std::int64_t num_labels) {
+  return unsigned_nan(double{outputs.loss_sum} /
+                      static_cast<double>(std::max<std::int64_t>(num_labels, 1)));
+}
+
 std::vector<SampledSource> sampled_sources(const RunSequences& sequences) {
   std::vector<SampledSource> sources;
   for (const std::int64_t count : sequences.train.part_sequences()) {
@@ -96,8 +101,7 @@ StepRunner::Result StepRunner::run(const CheckpointMeta& done) {
     waited_seconds_ = waited ? std::optional(waited_seconds_.value_or(0) + *waited) : std::nullopt;
   }
   return {.metrics = {.step = step,
-                      .loss = unsigned_nan(double{outputs.loss_sum} /
-                                           static_cast<double>(std::max<std::int64_t>(valid, 1))),
+                      .loss = mean_loss(outputs, valid),
                       .grad_norm = unsigned_nan(double{outputs.grad_norm}),
                       .lr = lr,
                       .tokens = done.tokens_seen + tokens,
@@ -113,9 +117,12 @@ std::optional<double> StepRunner::waiting() const {
                                              : std::nullopt;
 }
 
-float StepRunner::run_without_update(std::int64_t step) {
-  load_batch(step);
-  return TrainingStep(executor_).run({.apply = false}).loss_sum;
+StepRunner::Shown StepRunner::run_without_update(std::int64_t step) {
+  const std::int64_t valid = load_batch(step);
+  const StepOutputs outputs = TrainingStep(executor_).run({.num_labels = valid, .apply = false});
+  return {.loss = mean_loss(outputs, valid),
+          .grad_norm = unsigned_nan(double{outputs.grad_norm}),
+          .num_labels = valid};
 }
 
 }  // namespace tessera

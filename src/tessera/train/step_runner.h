@@ -40,8 +40,15 @@ class StepRunner {
   // the launcher kills before a step as long as the last one would end.
   Result run(const CheckpointMeta& done);
 
-  // The sum of losses of `step`'s batch, by a step that changes no state.
-  float run_without_update(std::int64_t step);
+  // What a step tells of the state that it starts from.
+  struct Shown {
+    double loss = 0;  // mean over the labels that count
+    double grad_norm = 0;
+    std::int64_t num_labels = 0;  // that count, on all ranks
+  };
+
+  // The same of `step`'s batch, by a step that changes no state.
+  Shown run_without_update(std::int64_t step);
 
   // Of the last step.
   double seconds() const { return seconds_; }

@@ -26,7 +26,8 @@ struct TrainResult {
   std::int64_t step = 0;            // last step that ended
   std::optional<double> loss = {};  // of that step, mean over its valid tokens; none: nothing to do
   bool interrupted = false;         // by a signal (StopSignal); everything is saved
-  std::optional<std::filesystem::path> checkpoint = {};  // of that step; none: none has ended
+  // Of that step, or of the last before it that changed the state; none: none has ended.
+  std::optional<std::filesystem::path> checkpoint = {};
   std::vector<PipelineWaiting> pipeline = {};  // of each pipeline rank of a session with steps
 };
 

@@ -1,7 +1,6 @@
 #include "tessera/train/training_loop.h"
 
 #include <algorithm>
-#include <cmath>
 #include <cstddef>
 #include <cstdint>
 #include <string>
@@ -201,11 +200,10 @@ bool TrainingLoop::agreed_to_stop() {
 
 // A validation overwrites all of the step's arena except the states.
 std::optional<double> TrainingLoop::validate() {
-  const std::optional<double> loss =
-      validation_->run(step(), [&](std::int64_t done, std::int64_t total) {
-        parts_.record.show_validation(done, total);
-        return !agreed_to_stop();
-      });
+  const std::optional<double> loss = validation_->run([&](std::int64_t done, std::int64_t total) {
+    parts_.record.show_validation(done, total);
+    return !agreed_to_stop();
+  });
   if (loss) {
     parts_.state.saves().note_validation(step(), *loss);
     parts_.record.inform(format("step {}: validation loss {:.4f}", step(), *loss));
@@ -269,27 +267,25 @@ std::vector<PipelineWaiting> TrainingLoop::pipeline_waiting() {
 }
 
 void TrainingLoop::prune_at_end() {
-  if (parts_.state.saves().has_too_many() && shows_finite_state()) {
+  if (parts_.state.saves().has_too_many() && shows_sound_state()) {
     parts_.state.saves().prune();
   }
 }
 
 // Whether the state that the run ends with is good: its last step may have ruined it. A step that
-// changes nothing shows it, where no validation has.
-bool TrainingLoop::shows_finite_state() {
-  if (validation_ && validation_->has_shown_finite(step())) {
-    return true;
-  }
-  const bool finite = std::isfinite(parts_.steps.run_without_update(step() + 1));
-  if (!finite) {
+// changes nothing shows it. A validation would not: norms hide what overflows from the loss.
+bool TrainingLoop::shows_sound_state() {
+  const std::string fault = parts_.state.find_fault(parts_.steps.run_without_update(step() + 1));
+  if (!fault.empty()) {
     const RunSaves& saves = parts_.state.saves();
     parts_.record.warn(format(
-        "the weights after step {} are not finite: the last step has ruined them; all "
-        "checkpoints stay, and --checkpoint.resume={} goes on from the one before",
+        "the last step has ruined the weights: after step {} {}; all checkpoints stay, and "
+        "--checkpoint.resume={} goes on from the one before",
         step(),
+        fault,
         find_newest_checkpoint(saves.directory(), saves.last_step()).value_or("none").string()));
   }
-  return finite;
+  return fault.empty();
 }
 
 }  // namespace tessera

@@ -60,7 +60,7 @@ class TrainingLoop {
   void end(TrainResult& result);
   std::vector<PipelineWaiting> pipeline_waiting();
   void prune_at_end();
-  bool shows_finite_state();
+  bool shows_sound_state();
 
   std::int64_t step() const { return parts_.state.meta().step; }
 
