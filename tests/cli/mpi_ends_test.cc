@@ -4,6 +4,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <filesystem>
+#include <sstream>
 #include <string>
 #include <vector>
 
@@ -13,6 +14,7 @@
 
 #include "tessera/base/file.h"
 #include "tessera/base/format.h"
+#include "tessera/base/test_directory.h"
 #include "tessera/checkpoint/checkpoint.h"
 #include "tests/cli/mpi_test.h"
 #include "tests/cli/process.h"
@@ -23,6 +25,7 @@ namespace {
 
 using testing::AllOf;
 using testing::ContainsRegex;
+using testing::ElementsAre;
 using testing::HasSubstr;
 
 constexpr const char* kNoSaves = "--checkpoint.every=0";
@@ -33,6 +36,27 @@ constexpr const char* kPatientLauncher = "--mca odls_base_sigkill_timeout 10";
 
 class MpiEndsTest : public MpiTest {
  protected:
+  // `env` before the program, in a line for shell(): a send to rank 1's neighbour fails, in a
+  // process with `preloaded` libraries besides.
+  static std::string failing_sends(const std::string& library, const std::string& preloaded = "") {
+    return format("env LD_PRELOAD={}{} {}='1 400 1'",
+                  built_program(format("tests/libfailing_{}.so", library)),
+                  preloaded,
+                  kFailingSends);
+  }
+
+  // The lines of errors, as the program prints them.
+  static std::vector<std::string> errors_of(const Outcome& outcome) {
+    std::vector<std::string> errors;
+    std::istringstream lines(outcome.err);
+    for (std::string line; std::getline(lines, line);) {
+      if (line.starts_with("error: ")) {
+        errors.push_back(line);
+      }
+    }
+    return errors;
+  }
+
   // The metrics have each step once, in order, up to that of the newest checkpoint.
   std::size_t expect_saved_steps(const std::string& run) const {
     const std::vector<std::string> lines = metrics(run);
@@ -164,62 +188,143 @@ TEST_F(MpiEndsTest, SurvivorsSaveForARankOfAnotherGroupsReplica) {
 // One send fails: rank 1 throws, and can still tell the others.
 TEST_F(MpiEndsTest, ARankThatThrowsWaitsForThePartsOfTheOthers) {
   make_tokenizer();
-  const std::string failing = format("-x LD_PRELOAD={} -x {}='1 400 1'",
-                                     built_program("tests/libfailing_openmpi.so"),
-                                     kFailingSends);
-  const std::string run =
-      format("--run.dir=run --train.steps=1000 {} {} {}", kSteady, kNoSaves, kShortDeadline);
-  const Outcome outcome = shell(mpirun("-n 2 " + failing, run));
-  EXPECT_NE(outcome.code, 0) << outcome.err;
-  EXPECT_NE(outcome.code, kTimedOut) << outcome.err;
-  // It ends last, so that mpirun ends nobody who is still saving: its record tells of all parts.
-  EXPECT_THAT(message_of(1),
-              AllOf(HasSubstr("MPI_Isend: "),
-                    HasSubstr("all ranks have saved the state after step"),
-                    HasSubstr("the same command goes on from there")));
-  EXPECT_GT(metrics("run").size(), 1U);
-  expect_to_go_on("run");
-  expect_no_process();
+  for (const std::string library : {"openmpi", "mpich"}) {
+    if (!has_mpi(library)) {
+      continue;
+    }
+    SCOPED_TRACE(library);
+    std::filesystem::remove_all(path("run"));
+    const std::string run =
+        format("--run.dir=run --train.steps=1000 {} {} {}", kSteady, kNoSaves, kShortDeadline);
+    const Outcome outcome = shell(
+        mpirun("-n 1",
+               format("{} : -n 1 {} $tessera train run.toml {}", run, failing_sends(library), run),
+               library));
+    EXPECT_NE(outcome.code, 0) << outcome.err;
+    EXPECT_NE(outcome.code, kTimedOut) << outcome.err;
+    EXPECT_THAT(outcome.err, ContainsRegex("\nerror: .*MPI_Isend: "));
+    // It ends before the others, who have saved: its record tells of all parts.
+    EXPECT_THAT(message_of(1),
+                AllOf(HasSubstr("MPI_Isend: "),
+                      HasSubstr("all ranks have saved the state after step"),
+                      HasSubstr("the same command goes on from there")));
+    EXPECT_GT(metrics("run").size(), 1U);
+    expect_to_go_on("run");
+    expect_no_process();
+  }
 }
 
 // Its disk is full, too: the text says that its part is not there, and so does the next start.
 TEST_F(MpiEndsTest, ARankThatThrowsSaysWhosePartIsMissing) {
   make_tokenizer();
-  ASSERT_EQ(train("run",
-                  {"--train.steps=4",
-                   "--schedule.warmup=1",
-                   "--schedule.decay_ratio=0",
-                   "--parallel.ranks=2"})
-                .code,
-            0);
-  const std::string run =
-      format("--run.dir=run --train.steps=1000 {} {} {}", kSteady, kNoSaves, kShortDeadline);
-  const std::string failing = format(
-      "env LD_PRELOAD={}:{} {}='1 400 1' "
-      "TESSERA_FAULTS='write path=rank-00001-model errno=28 times=all'",
-      built_program("tests/libtessera_faults.so"),
-      built_program("tests/libfailing_openmpi.so"),
-      kFailingSends);
-  const Outcome outcome =
-      shell(mpirun("-n 1", format("{} : -n 1 {} $tessera train run.toml {}", run, failing, run)));
-  EXPECT_NE(outcome.code, 0) << outcome.err;
-  EXPECT_NE(outcome.code, kTimedOut) << outcome.err;
-  EXPECT_THAT(
-      message_of(1),
-      AllOf(HasSubstr("MPI_Isend: "),
-            ContainsRegex("the state after step [0-9]+ is not saved: .*rank-00001-model.*No "
-                          "space left"),
-            HasSubstr("the last good checkpoint is run/checkpoints/step-00000004: the same "
-                      "command goes on from there")));
-  const Outcome next = shell(mpirun("-n 2", run + " --train.steps=6"));
-  EXPECT_EQ(next.code, 0) << next.err;
-  EXPECT_THAT(next.err,
-              AllOf(ContainsRegex("of the 2 ranks that were to write it when the run was "
-                                  "interrupted, the parts of these are missing: 1 "
-                                  "\\(.*No space left"),
-                    HasSubstr("resuming from run/checkpoints/step-00000004 after step 4\n")));
-  EXPECT_EQ(expect_saved_steps("run"), 6U);
+  for (const std::string library : {"openmpi", "mpich"}) {
+    if (!has_mpi(library)) {
+      continue;
+    }
+    SCOPED_TRACE(library);
+    std::filesystem::remove_all(path("run"));
+    ASSERT_EQ(train("run",
+                    {"--train.steps=4",
+                     "--schedule.warmup=1",
+                     "--schedule.decay_ratio=0",
+                     "--parallel.ranks=2"})
+                  .code,
+              0);
+    const std::string run =
+        format("--run.dir=run --train.steps=1000 {} {} {}", kSteady, kNoSaves, kShortDeadline);
+    const std::string failing =
+        failing_sends(library, ":" + built_program("tests/libtessera_faults.so")) +
+        " TESSERA_FAULTS='write path=rank-00001-model errno=28 times=all'";
+    const Outcome outcome = shell(mpirun(
+        "-n 1", format("{} : -n 1 {} $tessera train run.toml {}", run, failing, run), library));
+    EXPECT_NE(outcome.code, 0) << outcome.err;
+    EXPECT_NE(outcome.code, kTimedOut) << outcome.err;
+    EXPECT_THAT(outcome.err, ContainsRegex("\nerror: .*MPI_Isend: "));
+    EXPECT_THAT(
+        message_of(1),
+        AllOf(HasSubstr("MPI_Isend: "),
+              ContainsRegex("the state after step [0-9]+ is not saved: .*rank-00001-model.*No "
+                            "space left"),
+              HasSubstr("the last good checkpoint is run/checkpoints/step-00000004: the same "
+                        "command goes on from there")));
+    const Outcome next = shell(mpirun("-n 2", run + " --train.steps=6", library));
+    EXPECT_EQ(next.code, 0) << next.err;
+    EXPECT_THAT(next.err,
+                AllOf(ContainsRegex("of the 2 ranks that were to write it when the run was "
+                                    "interrupted, the parts of these are missing: 1 "
+                                    "\\(.*No space left"),
+                      HasSubstr("resuming from run/checkpoints/step-00000004 after step 4\n")));
+    EXPECT_EQ(expect_saved_steps("run"), 6U);
+    expect_no_process();
+  }
+}
+
+// Errors that all ranks find by themselves after they have begun.
+TEST_F(MpiEndsTest, WhatAllRanksSayIsSaidOnce) {
+  make_tokenizer();
+  ASSERT_EQ(train("run", {"--train.steps=4"}).code, 0);
+
+  struct Case {
+    std::string library;
+    std::string overrides;
+    int code = 2;
+    std::string text;
+  };
+
+  for (const Case& each :
+       {Case{.library = "openmpi", .overrides = "--checkpoint.resume=nope", .text = "nope"},
+        Case{.library = "mpich", .overrides = "--checkpoint.resume=nope", .text = "nope"},
+        Case{.library = "openmpi", .overrides = "--run.seed=7", .text = "found run.seed = 7"},
+        Case{.library = "mpich",
+             .overrides = "--train.steps=9 --optimizer.lr=1e10 --checkpoint.keep=0",
+             .code = 1,
+             .text = "training has diverged"}}) {
+    if (!has_mpi(each.library)) {
+      continue;
+    }
+    SCOPED_TRACE(each.overrides);
+    const Outcome outcome =
+        shell(mpirun("-n 4", "--run.dir=run --train.microbatch=1 " + each.overrides, each.library));
+    // MPICH's launcher may end with the signal by which it ends the others.
+    EXPECT_NE(outcome.code, 0) << outcome.err;
+    EXPECT_TRUE(outcome.code == each.code || each.library == "mpich") << outcome.code;
+    EXPECT_THAT(errors_of(outcome), ElementsAre(HasSubstr(each.text)));
+    expect_no_process();
+  }
+  const Outcome other = shell(
+      mpirun("-n 1", "--run.dir=run : -n 1 $tessera train run.toml --run.dir=run --train.steps=9"));
+  EXPECT_EQ(other.code, 2) << other.err;
+  EXPECT_THAT(errors_of(other), ElementsAre(HasSubstr("was given another config than rank 0")));
+  const Outcome eval = shell(TrainingTest::mpirun("-n 3", "eval run --data nosuch"));
+  EXPECT_EQ(eval.code, 3) << eval.err;
+  EXPECT_THAT(errors_of(eval), ElementsAre(HasSubstr("nosuch")));
   expect_no_process();
+}
+
+// The code of a launch is that of the rank that failed, not those of the others.
+TEST_F(MpiEndsTest, TheRankThatFailedGivesTheExitCode) {
+  make_tokenizer();
+  for (const std::string library : {"openmpi", "mpich"}) {
+    if (!has_mpi(library)) {
+      continue;
+    }
+    SCOPED_TRACE(library);
+    std::filesystem::remove_all(path("run"));
+    write_test_file(path("ids.bin"), std::string(20'000, '\1'));
+    // A part of the data is no ids any more, which the rank that comes to it first finds out.
+    const Outcome outcome =
+        run_and("printf '\\377\\377' | dd of=ids.bin bs=2 seek=7000 conv=notrunc 2>/dev/null",
+                "-n 2",
+                format("--data.files=ids.bin --data.format=tokens {}", kNoSaves),
+                library);
+    EXPECT_NE(outcome.code, 0) << outcome.err;
+    EXPECT_NE(outcome.code, 5) << outcome.err;
+    EXPECT_TRUE(outcome.code == 3 || library == "mpich") << outcome.code;
+    EXPECT_THAT(outcome.err,
+                ContainsRegex("\nerror: ids.bin: token 7000: found id 65535, .*\\(all ranks have "
+                              "saved the state after step [0-9]+"));
+    expect_no_process();
+  }
 }
 
 // Before the first step, while one rank reads its data and the other one waits for it.

@@ -169,6 +169,15 @@ EvaluatorRanks::EvaluatorRanks(const TrainedModel& model)
   }
 }
 
+// Of a process that fails before its ranks run: as require_none_failed().
+void EvaluatorRanks::leave(const Error& error) {
+  if (patience_ && !has_prepared_) {
+    patience_->wait();
+    has_prepared_ = true;
+    require_none_failed(*world_, error);
+  }
+}
+
 void EvaluatorRanks::run(std::int64_t length,
                          const std::function<void(Evaluator&, bool keeps)>& body) {
   const RunConfig& config = model_.config;
@@ -187,6 +196,8 @@ void EvaluatorRanks::run(std::int64_t length,
       .last_rank = run.plan.pipeline ? run.plan.pipeline->table.rank_of_stage.back() : 0};
   if (patience_) {
     patience_->wait();
+    has_prepared_ = true;
+    require_none_failed(*world_, std::nullopt);
   }
   run_ranks(config, world_.get(), [&](World& world) {
     Evaluator evaluator(setup, world);

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <exception>
 #include <functional>
 #include <memory>
 #include <optional>
@@ -8,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "tessera/base/error.h"
 #include "tessera/comm/communicator.h"
 #include "tessera/comm/mpi/mpi_launch.h"
 #include "tessera/config/run_config.h"
@@ -93,6 +95,17 @@ class EvaluatorRanks {
   // Whether this process speaks for all.
   bool leads() const { return !launch_ || launch_->rank == 0; }
 
+  // Runs body(), which calls run(). Where a process fails before that, all do, and say it once.
+  template <class Body>
+  void fail_together(const Body& body) {
+    try {
+      body();
+    } catch (...) {
+      leave(to_error(std::current_exception()));
+      throw;
+    }
+  }
+
   // Calls body(evaluator, keeps) as each rank of this process, for sequences of up to `length`
   // tokens; `keeps` is true for one of them, which may write what it finds where the caller sees
   // it. Once only. Errors: kInvalidConfig where the layout does not fit the model; those of the
@@ -100,12 +113,15 @@ class EvaluatorRanks {
   void run(std::int64_t length, const std::function<void(Evaluator&, bool keeps)>& body);
 
  private:
+  void leave(const Error& error);
+
   const TrainedModel& model_;
   std::optional<MpiLaunch> launch_;
   std::unique_ptr<World> world_;  // null without a launcher
   // What the processes do until run(), tokenizing above all, takes each as long as it takes.
   std::unique_ptr<Communicator> waiting_;
   std::unique_ptr<Patience> patience_;
+  bool has_prepared_ = false;
 };
 
 }  // namespace tessera

@@ -82,4 +82,19 @@ void write_exit_record(const RankFiles& files,
   }
 }
 
+std::string recorded_message(const RankFiles& files) {
+  const std::filesystem::path path = exit_record_path(files.run_dir, files.rank);
+  std::error_code absent;
+  if (!std::filesystem::exists(path, absent)) {
+    return "";
+  }
+  try {
+    const std::string message = nlohmann::json::parse(read_file(path)).at("message");
+    const std::string rank = format(" (rank {})", files.rank);
+    return message.ends_with(rank) ? message.substr(0, message.size() - rank.size()) : message;
+  } catch (const std::exception&) {
+    return "";  // it is being written, or nobody can read it
+  }
+}
+
 }  // namespace tessera

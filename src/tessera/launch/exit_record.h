@@ -4,6 +4,7 @@
 #include <exception>
 #include <filesystem>
 #include <optional>
+#include <string>
 #include <vector>
 
 #include "tessera/base/error.h"
@@ -34,6 +35,9 @@ struct RankFiles {
 void write_exit_record(const RankFiles& files,
                        const Error& error,
                        const std::optional<std::int64_t>& step);
+
+// What the rank's record says, without its own rank as context; empty where there is none.
+std::string recorded_message(const RankFiles& files);
 
 // Runs `body`; an exception that leaves it leaves the record, with what `step` then is.
 template <class Body>

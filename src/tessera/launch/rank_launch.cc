@@ -1,6 +1,8 @@
 #include "tessera/launch/rank_launch.h"
 
 #include <algorithm>
+#include <charconv>
+#include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <cstdio>
@@ -8,8 +10,12 @@
 #include <exception>
 #include <numeric>
 #include <string>
+#include <string_view>
+#include <system_error>
+#include <thread>
 #include <vector>
 
+#include "tessera/base/elapsed.h"
 #include "tessera/base/error.h"
 #include "tessera/base/log.h"
 #include "tessera/base/watchdog.h"
@@ -93,7 +99,7 @@ void require_none_failed(Communicator& group, const std::optional<Error>& failed
   fail(ErrorCode::kPeerFailure, "rank {} failed: {}", rank, *first);
 }
 
-// Processes may have been given other files or overrides.
+// Processes may have been given other files or overrides. Rank 0 says it for all.
 void require_same_config(const RunConfig& config, World& world) {
   const std::unique_ptr<Communicator> group = group_of_all(world, kConfigGeneration);
   const auto gather = [&](const std::string& text) {
@@ -109,30 +115,100 @@ void require_same_config(const RunConfig& config, World& world) {
     }
   }
   const std::vector<std::string> differences = gather(difference);
-  for (std::size_t rank = 0; rank < differences.size(); ++rank) {
-    TESSERA_REQUIRE(differences[rank].empty(),
-                    ErrorCode::kInvalidConfig,
-                    "rank {} was given another config than rank 0: {}: start all with the same "
-                    "run file and overrides",
-                    rank,
-                    differences[rank]);
+  const auto other =
+      std::ranges::find_if(differences, [](const std::string& keys) { return !keys.empty(); });
+  if (other == differences.end()) {
+    return;
+  }
+  const Error error(ErrorCode::kInvalidConfig,
+                    format("rank {} was given another config than rank 0: {}: start all with the "
+                           "same run file and overrides",
+                           other - differences.begin(),
+                           *other));
+  if (world.rank() == 0) {
+    log_error(error.what());
+    std::fflush(nullptr);
+  }
+  silence_errors();
+  group->barrier();
+  throw Error(error);
+}
+
+// How long a launcher may take to end all processes after one has ended, in seconds.
+constexpr double kLaunchersTime = 3;
+
+// Returns whether condition() came true within `seconds`.
+template <class Condition>
+bool wait_until(double seconds, const Condition& condition) {
+  const auto since = std::chrono::steady_clock::now();
+  while (!condition()) {
+    if (seconds_since(since) >= seconds) {
+      return false;
+    }
+    std::this_thread::sleep_for(std::chrono::milliseconds(10));
+  }
+  return true;
+}
+
+// The rank whose failure ended the others; nothing where none of them said so.
+std::optional<std::int64_t> failed_rank(const std::string& reason) {
+  constexpr std::string_view kBegin = "rank ";
+  std::int64_t rank = 0;
+  if (!reason.starts_with(kBegin)) {
+    return std::nullopt;
+  }
+  const auto [end, error] =
+      std::from_chars(reason.data() + kBegin.size(), reason.data() + reason.size(), rank);
+  const bool is_said =
+      error == std::errc() &&
+      std::string_view(end, reason.data() + reason.size()).starts_with(" failed: ");
+  return is_said ? std::optional(rank) : std::nullopt;
+}
+
+// Whether a rank before this one leaves the same record: it says the same.
+bool is_said_before(const RankFiles& files) {
+  constexpr double kOthersTime = 1;  // for ranks that fail together
+  const std::string own = recorded_message(files);
+  return !own.empty() && wait_until(files.rank == 0 ? 0 : kOthersTime, [&] {
+    for (std::int64_t rank = 0; rank < files.rank; ++rank) {
+      if (recorded_message({.run_dir = files.run_dir, .rank = rank}) == own) {
+        return true;
+      }
+    }
+    return false;
+  });
+}
+
+// The last words of a process of a launch, whose record is written. Of ranks that end because
+// another has failed, rank 0 speaks for all, unless it is the one.
+void end_failed(World& world, const Error& error, const LaunchEnd& end) {
+  const std::string reason = world.abort_reason().value_or("");
+  const std::optional<std::int64_t> failed = failed_rank(reason);
+  const bool is_own = failed == world.rank();
+  // As attendance_message() says it, and waiting_message().
+  const bool lacks_rank_0 = reason.ends_with("missing: rank 0") ||
+                            reason.find("missing: rank 0,") != std::string::npos ||
+                            reason.find(" rank 0, which is ") != std::string::npos;
+  const bool speaks = world.rank() == 0 || is_own || lacks_rank_0;
+  if (speaks && !(is_own && end.files && is_said_before(*end.files))) {
+    log_error(error.what());
+  }
+  std::fflush(nullptr);
+  silence_errors();
+  if (failed && !is_own && end.files) {
+    // A launcher ends the others as soon as one has ended, and takes its exit code.
+    const RankFiles files = {.run_dir = end.files->run_dir, .rank = *failed};
+    constexpr double kMostSeconds = 10;  // of what it may still wait for
+    wait_until(kMostSeconds, [&] { return !recorded_message(files).empty(); }) &&
+        wait_until(kLaunchersTime, [] { return false; });
   }
 }
 
-// Of ranks that end because another has failed, rank 0 says so for all, unless it is the one.
-void run_launched(World& world, const std::function<void(World&)>& body) {
+void run_launched(World& world, const std::function<void(World&)>& body, const LaunchEnd& end) {
   try {
     run_as_rank(world, body);
   } catch (...) {
-    const std::string reason = world.abort_reason().value_or("");
-    const bool is_own = reason.starts_with(format("rank {} failed: ", world.rank()));
-    // As attendance_message() says it, and waiting_message().
-    const bool lacks_rank_0 = reason.ends_with("missing: rank 0") ||
-                              reason.find("missing: rank 0,") != std::string::npos ||
-                              reason.find(" rank 0, which is ") != std::string::npos;
-    if (world.rank() != 0 && !is_own && !lacks_rank_0) {
-      silence_errors();
-    }
+    end_failed(world, to_error(std::current_exception()), end);
     throw;
   }
 }
@@ -142,7 +218,6 @@ void run_launched(World& world, const std::function<void(World&)>& body) {
 void leave(World& world,
            const RunConfig& config,
            const std::function<void(const Error&)>& on_lost) {
-  constexpr double kLaunchersTime = 3;
   const double limit = 2 * config.comm.deadline_seconds +  // of its barrier, and MPI's own end
                        (world.rank() == 0 ? 0 : kLaunchersTime);
   const auto lose = [&](const Error& error) {
@@ -235,10 +310,10 @@ std::unique_ptr<Communicator> control_group(World& world) {
 void run_ranks(const RunConfig& config,
                World* launched,
                const std::function<void(World&)>& body,
-               const std::function<void(const Error&)>& on_lost) {
+               const LaunchEnd& end) {
   if (launched != nullptr) {
-    run_launched(*launched, body);
-    leave(*launched, config, on_lost);
+    run_launched(*launched, body, end);
+    leave(*launched, config, end.on_lost);
     return;
   }
   launch_ranks(config.parallel.ranks.value_or(1),

@@ -11,6 +11,7 @@
 #include "tessera/comm/communicator.h"
 #include "tessera/comm/mpi/mpi_launch.h"
 #include "tessera/config/run_config.h"
+#include "tessera/launch/exit_record.h"
 #include "tessera/launch/patience.h"
 
 namespace tessera {
@@ -67,15 +68,25 @@ auto run_together(World* launched, const Body& body) {
   return std::move(*result);
 }
 
+// How a process of a launch ends.
+struct LaunchEnd {
+  // Whose record body() leaves where it fails: the run's directory is the one that all have.
+  std::optional<RankFiles> files = {};
+  // Called with the error where body() has ended well, but the end of the launch does not come: a
+  // process was killed before its own.
+  std::function<void(const Error&)> on_lost = {};
+};
+
 // Runs body(world) as the rank of `launched`, which it then leaves; where that is null, as each of
-// the config's ranks, on threads of this process. `on_lost` is called with the error where body()
-// has ended well, but the end of the launch does not come: a process was killed before its own.
-// MPI itself would wait for ever, so that the process then ends with exit code 5. Errors: as
-// run_as_rank() and launch_ranks().
+// the config's ranks, on threads of this process. MPI itself would wait for ever for a process that
+// was killed, so that this one then ends with exit code 5. An error of a process of a launch is
+// said here, once where its ranks have the same, and then by nobody; the one that failed ends
+// first, since launchers end the others when one has ended. Errors: as run_as_rank() and
+// launch_ranks().
 void run_ranks(const RunConfig& config,
                World* launched,
                const std::function<void(World&)>& body,
-               const std::function<void(const Error&)>& on_lost = nullptr);
+               const LaunchEnd& end = {});
 
 // The group of all ranks in which they agree on what to do next. Once for a world.
 std::unique_ptr<Communicator> control_group(World& world);

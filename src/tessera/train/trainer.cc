@@ -134,9 +134,8 @@ TrainResult train_ranks(const RunSetup& setup, World* launched, const RankFiles&
       result = std::move(ended);
     }
   };
-  run_ranks(setup.config, launched, train_one, [&](const Error& error) {
-    write_exit_record(files, error, result.step);
-  });
+  const auto record = [&](const Error& error) { write_exit_record(files, error, result.step); };
+  run_ranks(setup.config, launched, train_one, {.files = files, .on_lost = record});
   if (launched != nullptr) {
     result.rank = launched->rank();
   }
@@ -166,8 +165,11 @@ Prepared prepare(const RunConfig& config,
   std::unique_ptr<World> world = join_launched(
       config, launch, [&](const Error& error) { write_exit_record(files, error, std::nullopt); });
   RunConfig named = config;
+  // A launcher ends all processes as soon as one has ended: each leaves its record before that.
   auto [programs, sequences] = run_together(world.get(), [&] {
-    return std::pair(compile_and_check(config, run), load_sequences(named, run.plan.model.vocab));
+    return with_exit_record(files, std::nullopt, [&] {
+      return std::pair(compile_and_check(config, run), load_sequences(named, run.plan.model.vocab));
+    });
   });
   return {.world = std::move(world),
           .config = std::move(named),
