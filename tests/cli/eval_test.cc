@@ -85,6 +85,16 @@ TEST_F(EvalTest, TakesEveryFormatOfTraining) {
   EXPECT_EQ(eval({"model", "--data", "b.jsonl", "--skip-broken"}), expected);
   EXPECT_THAT(error_of({"model", "--data", "a.jsonl.gz", "--unpacked-limit=100"}, 3),
               HasSubstr("100"));
+  const std::string command = format("$tessera eval model --json --data - < {}", "a.txt");
+  write_test_file(path("a.txt"), read_file(eval_golden("text.txt")));
+  const Outcome piped = shell(command);
+  ASSERT_EQ(piped.code, 0) << piped.err;
+  EXPECT_EQ(json::parse(piped.out), expected);
+  const Outcome broken =
+      shell("echo '{\"text\": 3}' | $tessera eval model --data - --format=jsonl");
+  EXPECT_EQ(broken.code, 3);
+  EXPECT_THAT(broken.err, HasSubstr("error: stdin:1: "));
+  EXPECT_THAT(error_of({"model", "--data", "-", "-"}, 2), HasSubstr("stdin can be read once"));
   // An id that the tokenizer does not have.
   write_test_file(path("bad.bin"), std::string(6, '\xff'));
   EXPECT_THAT(error_of({"model", "--data", "bad.bin", "--format=tokens"}, 3),

@@ -1,6 +1,13 @@
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <cstddef>
 #include <cstdint>
+#include <cstdio>
+#include <cstring>
 #include <filesystem>
 #include <memory>
+#include <optional>
 #include <set>
 #include <string>
 #include <system_error>
@@ -20,6 +27,7 @@
 #include "tessera/cli/input_options.h"
 #include "tessera/cli/path_options.h"
 #include "tessera/cli/subcommands.h"
+#include "tessera/comm/mpi/mpi_launch.h"
 #include "tessera/infer/choices.h"
 #include "tessera/infer/evaluate.h"
 #include "tessera/infer/evaluator.h"
@@ -80,6 +88,64 @@ CorpusInput data_input(const EvalCommand& command, const TrainedModel& model) {
     }
   }
   return input;
+}
+
+// Stdin as a file without a name, which can be read as any other one.
+class StdinFile {
+ public:
+  StdinFile() : file_(std::tmpfile(), &std::fclose) {
+    TESSERA_REQUIRE(file_ != nullptr,
+                    ErrorCode::kDeviceError,
+                    "cannot keep stdin in a file of {}: {}",
+                    P_tmpdir,
+                    std::strerror(errno));
+    std::array<char, 65536> piece;
+    while (const std::size_t size = std::fread(piece.data(), 1, piece.size(), stdin)) {
+      TESSERA_REQUIRE(std::fwrite(piece.data(), 1, size, file_.get()) == size,
+                      ErrorCode::kDeviceError,
+                      "cannot keep stdin in a file of {}: {}",
+                      P_tmpdir,
+                      std::strerror(errno));
+    }
+    TESSERA_REQUIRE(std::ferror(stdin) == 0 && std::fflush(file_.get()) == 0,
+                    ErrorCode::kInvalidData,
+                    "cannot read stdin: {}",
+                    std::strerror(errno));
+  }
+
+  std::string path() const { return format("/proc/self/fd/{}", ::fileno(file_.get())); }
+
+ private:
+  std::unique_ptr<std::FILE, int (*)(std::FILE*)> file_;
+};
+
+// Runs body(the command), in which stdin, where it is named, is a file; its name in errors is
+// "stdin".
+template <class Body>
+void with_stdin(const EvalCommand& command, const Body& body) {
+  std::vector<std::filesystem::path> files = command.data.files;
+  const auto named = std::ranges::find(files, "-");
+  if (named == files.end()) {
+    body(command);
+    return;
+  }
+  const std::optional<MpiLaunch> launch = find_mpi_launch();
+  TESSERA_REQUIRE((!launch || launch->size == 1) && std::ranges::count(files, "-") == 1,
+                  ErrorCode::kInvalidConfig,
+                  "--data -: stdin can be read once, by one process: expected a file");
+  const StdinFile input;
+  *named = input.path();
+  EvalCommand with_file = command;
+  with_file.data.files = files;
+  try {
+    body(with_file);
+  } catch (const Error& error) {
+    std::string message = error.what();
+    for (std::size_t at = 0; (at = message.find(input.path(), at)) != std::string::npos;) {
+      message.replace(at, input.path().size(), "stdin");
+    }
+    throw Error(error.code(), message);
+  }
 }
 
 void evaluate_data(const EvalCommand& command, const TrainedModel& model, EvaluatorRanks& ranks) {
@@ -191,11 +257,13 @@ void evaluate(const EvalCommand& command, const std::vector<std::string>& overri
     model.tokenizer = with_named_marks(model.text_tokenizer(), command.marks, "--");
   }
   EvaluatorRanks ranks(model);
-  if (command.choices.empty()) {
-    evaluate_data(command, model, ranks);
-  } else {
-    evaluate_choices(command, model, ranks);
-  }
+  ranks.fail_together([&] {
+    if (command.choices.empty()) {
+      with_stdin(command, [&](const EvalCommand& read) { evaluate_data(read, model, ranks); });
+    } else {
+      evaluate_choices(command, model, ranks);
+    }
+  });
 }
 
 }  // namespace
