@@ -1,5 +1,6 @@
 #include "tessera/models/hugging_face_config.h"
 
+#include <algorithm>
 #include <cstddef>
 #include <utility>
 
@@ -9,6 +10,28 @@
 #include "tessera/models/hugging_face_keys.h"
 
 namespace tessera {
+namespace {
+
+// Whether what nobody read says what models without such a key have: a part that they do not have
+// is off, one that they have is on, or all layers are of the one kind. What is off and known to
+// nobody may be a part that they have.
+bool is_neutral(const std::string& key, const HuggingFaceField& field) {
+  const std::optional<bool> flag = field.flag();
+  if (is_on_unless_false(key)) {
+    return flag == true;
+  }
+  const std::string_view outer = std::string_view(key).substr(0, key.find('.'));
+  if (flag == false) {
+    return changes_result(outer) || outer.size() < key.size();
+  }
+  const auto kinds = key == "layer_types" ? field.texts() : std::nullopt;
+  const bool are_full = kinds && std::ranges::all_of(*kinds, [](const std::string& kind) {
+                          return kind == "full_attention";
+                        });
+  return field.is_off() || are_full;
+}
+
+}  // namespace
 
 HuggingFaceConfig::HuggingFaceConfig(std::string_view json, std::string path)
     : text_(json), path_(std::move(path)), fields_(read_fields(json, path_)) {}
@@ -56,10 +79,10 @@ std::vector<std::string> HuggingFaceConfig::check_unread() const {
   std::vector<std::string> unknown;
   for (const auto& [key, field] : fields_.values) {
     const std::string_view outer = std::string_view(key).substr(0, key.find('.'));
-    if (asked_.contains(key) || field.is_off() || is_harmless_key(outer)) {
+    if (asked_.contains(key) || is_harmless_key(outer) || is_neutral(key, field)) {
       continue;
     }
-    require(!changes_result(outer),
+    require(!changes_result(outer) && !is_on_unless_false(outer),
             key,
             "nothing: it is for what a model computes, and its family here has no such part");
     unknown.push_back(format("{}: found {}", place(key), found(key)));

@@ -64,8 +64,9 @@ class HuggingFaceConfig {
 
   // To be called when all is read that the family reads. Keys that nobody read are refused where
   // other models have them for what a model computes; those that no model here knows are returned,
-  // as "\"key\" at byte 9: found 3"; those that leave the result alone, and what is false or empty,
-  // are passed over.
+  // as "\"key\" at byte 9: found 3", even with false, since what is on without them nobody knows;
+  // those that leave the result alone are passed over, and values that say what models without the
+  // key have.
   std::vector<std::string> check_unread() const;
 
   const std::string& path() const { return path_; }

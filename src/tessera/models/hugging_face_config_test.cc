@@ -448,8 +448,28 @@ TEST(HuggingFaceKeys, NumbersArePythons) {
 TEST(HuggingFaceKeys, WhatNobodyKnowsIsNamed) {
   EXPECT_THAT(read_with("gpt2", R"("my_key": 3, "my_object": {"a": [1.5, "b"]}, "my_flag": false)")
                   .unknown_keys,
-              testing::ElementsAre("config.json: \"my_key\" at byte 103: found 3",
+              testing::ElementsAre(testing::HasSubstr("\"my_flag\""),
+                                   "config.json: \"my_key\" at byte 103: found 3",
                                    "config.json: \"my_object.a\" at byte 130: found [1.5,\"b\"]"));
+}
+
+// A part that models have unless they say no: false is another model, true is none.
+TEST(HuggingFaceKeys, FalseIsNotAlwaysNothing) {
+  for (const std::string key :
+       {"is_causal", "causal", "use_rope", "final_norm", "scale_attn_weights", "use_swiglu"}) {
+    EXPECT_EQ(refused_key("llama", format(R"("{}": false)", key)), key);
+    EXPECT_THAT(read_with("llama", format(R"("{}": true)", key)).unknown_keys, testing::IsEmpty());
+  }
+  EXPECT_THAT(
+      read_with("llama", R"("is_decoder": false, "use_parallel_residual": false)").unknown_keys,
+      testing::IsEmpty());
+  EXPECT_THAT(read_with("llama", R"("my_flag": false, "my_list": [])").unknown_keys,
+              testing::ElementsAre(testing::ContainsRegex("\"my_flag\" at byte .*found false")));
+  EXPECT_THAT(
+      read_with("llama", R"("layer_types": ["full_attention", "full_attention"])").unknown_keys,
+      testing::IsEmpty());
+  EXPECT_EQ(refused_key("llama", R"("layer_types": ["full_attention", "linear_attention"])"),
+            "layer_types");
 }
 
 }  // namespace

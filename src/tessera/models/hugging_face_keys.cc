@@ -147,7 +147,6 @@ constexpr auto kChanging = std::to_array<std::string_view>({
     "query_pre_attn_scalar",
     "residual_multiplier",
     "scale_attn_by_inverse_layer_idx",
-    "scale_attn_weights",
     "scale_depth",
     "scale_emb",
     "scale_embedding",
@@ -221,10 +220,52 @@ constexpr auto kChanging = std::to_array<std::string_view>({
     "sparsity_config",
 });
 
+// Parts that a model has unless the key is false. Their families read theirs first.
+constexpr auto kOnUnlessFalse = std::to_array<std::string_view>({
+    "add_final_layer_norm",
+    "causal",
+    "causal_attention",
+    "do_layer_norm_before",
+    "final_layernorm",
+    "final_norm",
+    "is_causal",
+    "layer_norm_elementwise_affine",
+    "layernorm_elementwise_affine",
+    "mlp_gated",
+    "norm_before",
+    "normalize_before",
+    "pre_norm",
+    "prenorm",
+    "rope",
+    "rotary",
+    "scale_attention",
+    "scale_attn",
+    "scale_attn_weights",
+    "use_causal_mask",
+    "use_final_layernorm",
+    "use_final_norm",
+    "use_gated_mlp",
+    "use_glu",
+    "use_pre_norm",
+    "use_residual",
+    "use_rms_norm",
+    "use_rmsnorm",
+    "use_rope",
+    "use_rotary",
+    "use_rotary_emb",
+    "use_rotary_embeddings",
+    "use_rotary_position_embeddings",
+    "use_swiglu",
+});
+
 }  // namespace
 
 bool is_harmless_key(std::string_view key) {
   return std::ranges::find(kHarmless, key) != kHarmless.end();
+}
+
+bool is_on_unless_false(std::string_view key) {
+  return std::ranges::find(kOnUnlessFalse, key) != kOnUnlessFalse.end();
 }
 
 bool changes_result(std::string_view key) {

@@ -14,4 +14,8 @@ bool is_harmless_key(std::string_view key);
 // Whether a model somewhere computes something else by this key.
 bool changes_result(std::string_view key);
 
+// Whether a key is a part that models here have, and that others leave out by false: true says
+// nothing new, and false is another model.
+bool is_on_unless_false(std::string_view key);
+
 }  // namespace tessera
