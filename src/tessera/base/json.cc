@@ -18,6 +18,7 @@
 #include "tessera/base/file.h"
 #include "tessera/base/format.h"
 #include "tessera/base/text.h"
+#include "tessera/base/text_encoding.h"
 
 namespace tessera {
 namespace {
@@ -119,6 +120,7 @@ class Parser {
   Parser& operator=(Parser&&) = delete;
 
   Json parse() {
+    require_not_utf16(text_, ErrorCode::kInvalidData, options_.name);
     require_no_zero();
     require_shallow();
     // A callback makes the library slower: only where it is asked for.

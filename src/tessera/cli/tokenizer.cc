@@ -23,11 +23,11 @@
 #include "tessera/base/file.h"
 #include "tessera/base/format.h"
 #include "tessera/base/print.h"
+#include "tessera/base/text_encoding.h"
 #include "tessera/base/units.h"
 #include "tessera/cli/input_options.h"
 #include "tessera/cli/path_options.h"
 #include "tessera/cli/subcommands.h"
-#include "tessera/data/text_encoding.h"
 #include "tessera/data/text_stream.h"
 #include "tessera/dataset/train_tokenizer.h"
 

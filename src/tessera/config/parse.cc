@@ -13,6 +13,7 @@
 
 #include "tessera/base/error.h"
 #include "tessera/base/file.h"
+#include "tessera/base/text_encoding.h"
 #include "tessera/base/toml.h"
 #include "tessera/config/codec.h"
 #include "tessera/config/config.h"
@@ -249,6 +250,7 @@ RunConfig read_run_file(const std::filesystem::path& path) {
     // A run file that cannot be read is a mistake on the command line, not bad data.
     fail(ErrorCode::kInvalidConfig, "run file: {}", error.message());
   }
+  require_not_utf16(text, ErrorCode::kInvalidConfig, path.string());
   return parse_run_config(text, path.string());
 }
 

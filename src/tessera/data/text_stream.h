@@ -7,9 +7,9 @@
 #include <span>
 #include <string>
 
+#include "tessera/base/text_encoding.h"
 #include "tessera/data/byte_stream.h"
 #include "tessera/data/json_line.h"
-#include "tessera/data/text_encoding.h"
 
 namespace tessera {
 

@@ -9,10 +9,10 @@
 #include <utility>
 
 #include "tessera/base/error.h"
+#include "tessera/base/text_encoding.h"
 #include "tessera/base/utf8.h"
 #include "tessera/data/json_line.h"
 #include "tessera/data/jsonl.h"
-#include "tessera/data/text_encoding.h"
 #include "tessera/data/text_stream.h"
 #include "tessera/dataset/corpus_input.h"
 

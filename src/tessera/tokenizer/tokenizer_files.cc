@@ -13,6 +13,7 @@
 #include "tessera/base/error.h"
 #include "tessera/base/file.h"
 #include "tessera/base/json.h"
+#include "tessera/base/text_encoding.h"
 #include "tessera/data/file_kind.h"
 #include "tessera/tokenizer/bpe_tokenizer.h"
 #include "tessera/tokenizer/gpt2_files.h"
@@ -88,6 +89,7 @@ std::string read_tokenizer_text(const fs::path& path) {
   std::string text = read_file(path);
   TESSERA_REQUIRE(
       !text.empty(), ErrorCode::kInvalidData, "{} is empty, expected a tokenizer", path.string());
+  require_not_utf16(text, ErrorCode::kInvalidData, path.string());
   const FileKind kind = known_kind(std::string_view(text).substr(0, kFileKindBytes));
   TESSERA_REQUIRE(kind.name.empty(),
                   ErrorCode::kInvalidData,

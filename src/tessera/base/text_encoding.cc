@@ -1,4 +1,4 @@
-#include "tessera/data/text_encoding.h"
+#include "tessera/base/text_encoding.h"
 
 #include <algorithm>
 #include <array>
@@ -180,6 +180,16 @@ void Utf8Writer::flush(std::string& out) {
     append_utf8(0x110000, out);
     pending_.clear();
   }
+}
+
+void require_not_utf16(std::string_view text, ErrorCode code, std::string_view place) {
+  const TextEncoding encoding = detect_encoding(text);
+  TESSERA_REQUIRE(encoding == TextEncoding::kBytes,
+                  code,
+                  "{}{}found {}, expected UTF-8: save it in that encoding",
+                  place,
+                  place.empty() ? "" : ": ",
+                  to_string(encoding));
 }
 
 }  // namespace tessera

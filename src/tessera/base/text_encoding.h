@@ -4,6 +4,8 @@
 #include <string>
 #include <string_view>
 
+#include "tessera/base/error.h"
+
 namespace tessera {
 
 // How the characters of a text file are written.
@@ -41,5 +43,9 @@ class Utf8Writer {
 
 // The whole of a text, rewritten where its encoding is another.
 std::string as_utf8(std::string bytes);
+
+// That a text which is not data, and so not rewritten, is not in one of the others: "found UTF-16
+// (little-endian), expected UTF-8: save it in that encoding". Errors: `code`, `place` in front.
+void require_not_utf16(std::string_view text, ErrorCode code, std::string_view place);
 
 }  // namespace tessera

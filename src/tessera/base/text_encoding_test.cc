@@ -1,9 +1,13 @@
-#include "tessera/data/text_encoding.h"
+#include "tessera/base/text_encoding.h"
 
 #include <string>
 #include <string_view>
 
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
+
+#include "tessera/base/json.h"
+#include "tessera/base/test_error.h"
 
 namespace tessera {
 namespace {
@@ -19,6 +23,18 @@ std::string as_utf8(TextEncoding encoding, std::string_view bytes, std::size_t a
   }
   writer.flush(out);
   return out;
+}
+
+TEST(TextEncoding, IsNamedWhereItIsNotRewritten) {
+  require_not_utf16("[run]\n", ErrorCode::kInvalidConfig, "run.toml");
+  EXPECT_EQ(error_of(ErrorCode::kInvalidConfig,
+                     [] {
+                       require_not_utf16("\xff\xfe[\0r\0"sv, ErrorCode::kInvalidConfig, "run.toml");
+                     }),
+            "run.toml: found UTF-16 (little-endian), expected UTF-8: save it in that encoding");
+  EXPECT_THAT(
+      error_of(ErrorCode::kInvalidData, [] { parse_json("\0{\0\"\0a\0\""sv, {.name = "a.json"}); }),
+      ::testing::HasSubstr("a.json: found UTF-16 (big-endian), expected UTF-8"));
 }
 
 TEST(TextEncoding, IsToldByTheByteOrderMark) {
