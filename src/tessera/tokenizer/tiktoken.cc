@@ -229,9 +229,12 @@ TokenizerSpec parse_tiktoken(std::string_view text, std::string_view file_name) 
 
 std::string tiktoken_with_family(std::string_view text, std::string_view file_name) {
   std::string_view rest = text;
+  if (!take_header(rest).empty()) {
+    return std::string(text);
+  }
   const TiktokenFamily* named = tiktoken_family_of_name(file_name);
   const bool is_told =
-      !take_header(rest).empty() || named == nullptr ||
+      named == nullptr ||
       tiktoken_family_of_ranks(static_cast<std::size_t>(std::ranges::count(text, '\n'))) == named;
   return is_told ? std::string(text) : format("{}{}\n{}", kHeader, named->name, text);
 }

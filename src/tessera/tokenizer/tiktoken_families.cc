@@ -3,9 +3,12 @@
 #include <algorithm>
 #include <array>
 #include <cstdint>
+#include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
+#include "tessera/base/error.h"
 #include "tessera/base/format.h"
 #include "tessera/tokenizer/scanner.h"
 #include "tessera/tokenizer/tokenizer_json.h"
@@ -162,9 +165,25 @@ const TiktokenFamily* find_tiktoken_family(std::string_view name) {
 
 const TiktokenFamily* tiktoken_family_of_name(std::string_view file_name) {
   const std::string letters = letters_and_digits(file_name);
-  const auto found = std::ranges::find_if(
-      kFileNames, [&](const auto& name) { return letters.find(name.first) != std::string::npos; });
-  return found == kFileNames.end() ? nullptr : find_tiktoken_family(found->second);
+  std::string_view longer;  // names that are part of it say nothing more
+  const TiktokenFamily* named = nullptr;
+  for (const auto& [part, family] : kFileNames) {
+    const bool is_new =
+        letters.find(part) != std::string::npos && longer.find(part) == std::string_view::npos;
+    if (!is_new) {
+      continue;
+    }
+    const TiktokenFamily* const found = find_tiktoken_family(family);
+    TESSERA_REQUIRE(named == nullptr || named == found,
+                    ErrorCode::kInvalidData,
+                    "the file's name has those of two tiktoken families, {} and {}, in it: rename "
+                    "it, or put a first line \"# tiktoken NAME\" in front",
+                    named == nullptr ? "" : named->name,
+                    found->name);
+    named = found;
+    longer = part;
+  }
+  return named;
 }
 
 const TiktokenFamily* tiktoken_family_of_ranks(std::size_t num_ranks) {

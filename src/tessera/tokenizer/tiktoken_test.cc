@@ -123,6 +123,9 @@ TEST(TokenizerFiles, TiktokenFamiliesAreTold) {
   EXPECT_THAT(refusal(gpt2_like, "o200k_base.tiktoken"),
               HasSubstr("the lines are 50256 ranks, as r50k_base has, but the file's name says "
                         "o200k_base: rename it, or put a first line \"# tiktoken NAME\""));
+  EXPECT_THAT(refusal(gpt2_like, "r50k_base-o200k_base.tiktoken"),
+              HasSubstr("has those of two tiktoken families, o200k_base and r50k_base, in it"));
+  EXPECT_EQ(parse_tiktoken(gpt2_like, "gpt2-r50k_base.tiktoken").tokens.size(), 50'257U);
   const std::string few = many_ranks(300);
   EXPECT_THAT(refusal(few, "tokenizer.model"),
               HasSubstr("says neither its pattern nor its special tokens, and 300 ranks and this "
