@@ -349,7 +349,19 @@ SaveProgress look_at_save(const fs::path& save, std::int64_t num_ranks) {
 }
 
 std::string saving(const fs::path& directory) {
-  return format("while saving checkpoint {}; earlier checkpoints are intact", directory.string());
+  // Somebody may have removed them.
+  std::error_code error;
+  bool has_earlier = false;
+  for (fs::directory_iterator it(directory.parent_path(), error);
+       !error && it != fs::directory_iterator();
+       it.increment(error)) {
+    std::error_code absent;
+    has_earlier = has_earlier || (checkpoint_step(it->path()) && it->path() != directory &&
+                                  fs::exists(it->path() / "manifest.json", absent));
+  }
+  return format("while saving checkpoint {}{}",
+                directory.string(),
+                has_earlier ? "; earlier checkpoints are intact" : "");
 }
 
 void publish(const fs::path& save,

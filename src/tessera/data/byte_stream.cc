@@ -5,6 +5,8 @@
 #include <cerrno>
 #include <cstring>
 #include <limits>
+#include <mutex>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -101,7 +103,17 @@ class PackedInput {
          position());
   }
 
+  // Once for a file, which may be read several times.
   void warn(std::string_view what) const {
+    static std::mutex mutex;
+    static std::set<std::string> said;
+    const std::scoped_lock lock(mutex);
+    std::error_code error;
+    const auto written = std::filesystem::last_write_time(file_.path(), error);
+    if (!said.insert(format("{} {}", file_.path().string(), written.time_since_epoch().count()))
+             .second) {
+      return;
+    }
     log_warning(format("{}: {} (byte {} of the file)", file_.path().string(), what, position()));
   }
 

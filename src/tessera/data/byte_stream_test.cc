@@ -206,6 +206,11 @@ TEST_P(GzipTest, LeavesOutWhatFollowsTheData) {
                 HasSubstr(format("file.txt.gz: what follows the gzip data is left out: it is none "
                                  "(byte {} of the file)",
                                  packed.size())));
+    // A file that is read again has said it.
+    ByteStream again(directory_.path() / "file.txt.gz");
+    ::testing::internal::CaptureStderr();
+    EXPECT_EQ(read_all(again, 1), "x");
+    EXPECT_EQ(::testing::internal::GetCapturedStderr(), "");
   }
   EXPECT_THAT(refusal(compressed(GetParam(), "x") + "\x1f\x8bgarbage"), HasSubstr("broken gzip"));
 }

@@ -127,9 +127,66 @@ std::string_view jinja_of(ChatTemplateName name) {
                "%}{{ '<|im_start|>assistant\\n' }}{% endif %}";
 }
 
+namespace {
+
+// Replaces all of `from` in `text`.
+void replace_all(std::string& text, std::string_view from, std::string_view to) {
+  for (std::size_t at = 0; (at = text.find(from, at)) != std::string::npos; at += to.size()) {
+    text.replace(at, from.size(), to);
+  }
+}
+
+// A template in Jinja without what may be written in two ways: spaces in tags and what a dash or
+// transformers drop around them, the quotes of texts, a text in two parts, a member by its name,
+// and a default for add_generation_prompt.
+std::string plain_jinja(std::string_view text) {
+  constexpr std::string_view kSpaces = " \t\n";
+  std::string plain;
+  char quote = '\0';
+  bool in_tag = false;
+  for (std::size_t at = 0; at < text.size(); ++at) {
+    const char c = text[at];
+    const std::string_view two = text.substr(at, 2);
+    if (quote != '\0') {
+      plain += c == quote ? std::string("'") : c == '\n' ? std::string("\\n") : std::string(1, c);
+      quote = c == quote ? '\0' : quote;
+    } else if (!in_tag && (two == "{{" || two == "{%")) {
+      const bool trims = text.substr(at + 2).starts_with('-');
+      const std::size_t end = plain.find_last_not_of(trims ? kSpaces : " \t");
+      plain.resize(trims || two == "{%" ? (end == std::string::npos ? 0 : end + 1) : plain.size());
+      plain += two;
+      in_tag = true;
+      ++at;
+    } else if (in_tag && (two == "}}" || two == "%}")) {
+      const bool trims = text[at - 1] == '-';
+      plain += two;
+      in_tag = false;
+      ++at;
+      while (at + 1 < text.size() && trims && kSpaces.find(text[at + 1]) != std::string::npos) {
+        ++at;
+      }
+      at += two == "%}" && text.substr(at + 1).starts_with('\n') ? 1 : 0;
+    } else if (in_tag && (c == '"' || c == '\'')) {
+      quote = c;
+      plain += '\'';
+    } else if (!in_tag || (c != '-' && kSpaces.find(c) == std::string_view::npos)) {
+      plain += c;
+    }
+  }
+  replace_all(plain, "'+'", "");
+  replace_all(plain, "message.role", "message['role']");
+  replace_all(plain, "message.content", "message['content']");
+  replace_all(plain,
+              "{%ifnotadd_generation_promptisdefined%}{%setadd_generation_prompt=false%}{%endif%}",
+              "");
+  return plain;
+}
+
+}  // namespace
+
 TemplateDifference template_difference(const Tokenizer& tokenizer, const ChatTemplate& chat) {
   const std::string& own = tokenizer.marks().chat_template;
-  if (own.empty() || trim(own) == jinja_of(chat.name())) {
+  if (own.empty() || plain_jinja(trim(own)) == plain_jinja(jinja_of(chat.name()))) {
     return {};
   }
   constexpr std::size_t kChatmlMark = kStart;

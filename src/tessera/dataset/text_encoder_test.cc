@@ -68,6 +68,26 @@ TEST(TextEncoder, AModelsOwnChatTemplateIsNotReplacedInSilence) {
   EXPECT_EQ(
       warning(std::string(jinja_of(ChatTemplateName::kChatml)) + "\n", ChatTemplateName::kAuto),
       "");
+  // The same, as others write it.
+  for (const std::string own :
+       {"{% for message in messages %}{{'<|im_start|>' + message['role'] + '\\n' + "
+        "message['content'] + '<|im_end|>' + '\\n'}}{% endfor %}{% if add_generation_prompt %}{{ "
+        "'<|im_start|>assistant\\n' }}{% endif %}",
+        "{% if not add_generation_prompt is defined %}{% set add_generation_prompt = false %}{% "
+        "endif %}{% for message in messages %}{{\"<|im_start|>\" + message[\"role\"] + \"\n\" + "
+        "message[\"content\"] + \"<|im_end|>\" + \"\n\"}}{% endfor %}{% if add_generation_prompt "
+        "%}{{ \"<|im_start|>assistant\n\" }}{% endif %}",
+        "{%- for message in messages %}\n    {{- '<|im_start|>' + message.role + '\\n' + "
+        "message.content + '<|im_end|>\\n' }}\n{%- endfor %}\n{%- if add_generation_prompt %}\n  "
+        "  {{- '<|im_start|>assistant\\n' }}\n{%- endif %}\n"}) {
+    EXPECT_EQ(warning(own, ChatTemplateName::kAuto), "") << own;
+  }
+  // With a system message of its own, or an end of line less.
+  EXPECT_THAT(warning("{% for message in messages %}{{'<|im_start|>' + message['role'] + "
+                      "message['content'] + '<|im_end|>' + '\\n'}}{% endfor %}{% if "
+                      "add_generation_prompt %}{{ '<|im_start|>assistant\\n' }}{% endif %}",
+                      ChatTemplateName::kAuto),
+              HasSubstr("conversations are written as chatml alone"));
   EXPECT_THAT(warning("{{ '<|im_start|>system' }}", ChatTemplateName::kAuto),
               HasSubstr("conversations are written as chatml alone"));
   const std::string other = "{% for m in messages %}[INST] {{m.content}} [/INST]{% endfor %}";
