@@ -3,7 +3,7 @@
 // is that of its program's ops, known before the run. For each schedule: the bubble if all actions
 // took as long, that of the stages' costs, the timeline's step and the measured one.
 //
-// usage: pipeline_bench [--steps=N] [--hop=SECONDS]
+// usage: pipeline_bench [--steps=N] [--hop=SECONDS] [--schedule=NAME]
 
 #include <algorithm>
 #include <cstdint>
@@ -13,6 +13,7 @@
 #include <exception>
 #include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "tessera/actions/schedules.h"
@@ -148,7 +149,8 @@ void print_row(std::int64_t pipeline,
   std::fflush(stdout);
 }
 
-void run_all(std::int64_t steps, double hop) {
+// Of one schedule, or all.
+void run_all(std::int64_t steps, double hop, std::string_view only) {
   std::printf(
       "steps along a pipeline of devices of %.2g FLOP/s%s; milliseconds\n"
       "   p   m  schedule          equal    costs  F of 0  timeline  measured   ratio\n",
@@ -157,7 +159,9 @@ void run_all(std::int64_t steps, double hop) {
   for (const std::int64_t pipeline : {2, 4}) {
     for (const std::int64_t microbatches : {8, 16}) {
       for (const PipelineSchedule schedule : kPipelineSchedules) {
-        print_row(pipeline, microbatches, schedule, steps, hop);
+        if (only.empty() || only == name(schedule)) {
+          print_row(pipeline, microbatches, schedule, steps, hop);
+        }
       }
     }
   }
@@ -169,18 +173,21 @@ void run_all(std::int64_t steps, double hop) {
 int main(int argc, char** argv) {
   std::int64_t steps = 3;
   double hop = 0;
+  std::string_view only;
   for (const char* const argument : std::span(argv, static_cast<std::size_t>(argc)).subspan(1)) {
     if (std::strncmp(argument, "--steps=", 8) == 0) {
       steps = std::max(2, std::atoi(argument + 8));
     } else if (std::strncmp(argument, "--hop=", 6) == 0) {
       hop = std::atof(argument + 6);
+    } else if (std::strncmp(argument, "--schedule=", 11) == 0) {
+      only = argument + 11;
     } else {
-      std::fprintf(stderr, "usage: pipeline_bench [--steps=N] [--hop=SECONDS]\n");
+      std::fprintf(stderr, "usage: pipeline_bench [--steps=N] [--hop=SECONDS] [--schedule=NAME]\n");
       return 2;
     }
   }
   try {
-    tessera::run_all(steps, hop);
+    tessera::run_all(steps, hop, only);
   } catch (const std::exception& error) {
     std::fprintf(stderr, "pipeline_bench: %s\n", error.what());
     return 1;

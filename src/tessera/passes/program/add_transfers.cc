@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 #include <cstddef>
+#include <cstdint>
 #include <map>
 #include <optional>
 #include <set>
@@ -76,21 +77,32 @@ class Transfers {
   }
 
  private:
-  // The same on every rank, whatever it sends and receives.
+  // For each chunk the same, whatever the rank sends and receives.
   void add_streams() {
     program_.streams.resize(1);
     program_.streams.emplace_back("comm");
-    for (const CodeKind kind : kTransferKinds) {
-      for (const Action action : kTransferActions) {
-        program_.streams.push_back(format("{}.{}", name(kind), name(action)));
+    for (std::int32_t chunk = 0; chunk <= last_chunk(); ++chunk) {
+      for (const CodeKind kind : kTransferKinds) {
+        for (const Action action : kTransferActions) {
+          program_.streams.push_back(
+              format("{}.{}", name(kind), to_string(Code{.action = action, .chunk = chunk})));
+        }
       }
     }
+  }
+
+  std::int32_t last_chunk() const {
+    std::int32_t last = 0;
+    for (const auto& [code, segment] : segments_) {
+      last = std::max(last, code.chunk);
+    }
+    return last;
   }
 
   static StreamId stream_of(const Code& code) {
     const auto kind = std::ranges::find(kTransferKinds, code.kind) - kTransferKinds.begin();
     const auto action = std::ranges::find(kTransferActions, code.action) - kTransferActions.begin();
-    return StreamId::of(static_cast<std::size_t>(2 + 2 * kind + action));
+    return StreamId::of(static_cast<std::size_t>(2 + 4 * code.chunk + 2 * kind + action));
   }
 
   PoolId add_pool(const Code& code) {

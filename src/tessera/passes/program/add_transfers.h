@@ -8,7 +8,8 @@
 namespace tessera {
 
 // After overlap(): calls the receives and sends of microbatches that lower() has left, on streams
-// of their own, one for each direction of each action.
+// of their own, one for each direction of each action of each chunk: chunks talk to different
+// ranks, and one that is late would hold up what another has sent.
 //   F(0) F(1)  ->  receive(0) receive(1) F(0) send(0) F(1) send(1)
 // A receive is called where `order` has it; the first reader in a segment waits for it. A send is
 // called right after its work. What is sent is waited for ("sent") when the work comes to its
