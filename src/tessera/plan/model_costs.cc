@@ -7,6 +7,8 @@
 #include <vector>
 
 #include "tessera/autodiff/differentiate.h"
+#include "tessera/ir/graph.h"
+#include "tessera/mesh/axes.h"
 #include "tessera/ops/op.h"
 #include "tessera/passes/graph/fuse.h"
 #include "tessera/passes/stages/assign_stages.h"
@@ -18,16 +20,21 @@ namespace {
 // share of a server's memory.
 constexpr double kUsualFlopPerByte = 10.0;
 
+double peak_flops(const DeviceSpec& device, DType dtype) {
+  return dtype == DType::kBF16 ? device.peak_flops.bf16 : device.peak_flops.f32;
+}
+
 // Ticks of an op: seconds, or the time of a FLOP.
 class Speed {
  public:
-  Speed(const Target& target, DType dtype) {
-    const DeviceSpec& device = target.device;
-    const double flops = dtype == DType::kBF16 ? device.peak_flops.bf16 : device.peak_flops.f32;
-    if (flops > 0 && device.memory_bandwidth > 0) {
-      per_flop_ = 1.0 / flops;
+  // Of each of `ranks` that share the work.
+  Speed(const DeviceSpec& device, DType dtype, std::int64_t ranks) {
+    if (has_speed(device, dtype)) {
+      per_flop_ = 1.0 / peak_flops(device, dtype);
       per_byte_ = 1.0 / device.memory_bandwidth;
     }
+    per_flop_ /= static_cast<double>(ranks);
+    per_byte_ /= static_cast<double>(ranks);
   }
 
   double ticks(const Cost& cost) const {
@@ -38,6 +45,12 @@ class Speed {
   double per_flop_ = 1.0;
   double per_byte_ = kUsualFlopPerByte;
 };
+
+// Data and tensor ranks.
+std::int64_t ranks_of_stage(const Plan& plan) {
+  const Mesh& mesh = plan.layout.mesh;
+  return mesh.num_ranks() / num_ranks(pipeline_axes(mesh));
+}
 
 double& part_of(ActionCosts& costs, Phase phase) {
   switch (phase) {
@@ -55,13 +68,39 @@ double& part_of(ActionCosts& costs, Phase phase) {
 
 }  // namespace
 
-ModelCosts model_costs(const Plan& plan, const Target& target) {
+bool has_speed(const DeviceSpec& device, DType dtype) {
+  return peak_flops(device, dtype) > 0 && device.memory_bandwidth > 0;
+}
+
+std::int64_t boundary_bytes(const Plan& plan) {
+  const Graph graph = step_graph(plan);
+  const std::vector<std::vector<NodeId>> readers = users(graph);
+  std::vector<std::int64_t> bytes(static_cast<std::size_t>(plan.model.num_layers), 0);
+  for (std::size_t i = 0; i < graph.values.size(); ++i) {
+    const NodeId producer = graph.values[i].producer;
+    if (!producer.valid() || graph.nodes[producer.at()].layer < 0) {
+      continue;
+    }
+    std::int32_t last = graph.nodes[producer.at()].layer;
+    for (const NodeId reader : readers[i]) {
+      last = std::max(last, graph.nodes[reader.at()].layer);
+    }
+    for (std::int32_t layer = graph.nodes[producer.at()].layer; layer < last; ++layer) {
+      bytes[static_cast<std::size_t>(layer)] += graph.values[i].type.num_bytes();
+    }
+  }
+  const std::int64_t ranks =
+      plan.layout.sequence_parallel ? ranks_of_stage(plan) : plan.layout.num_data();
+  return bytes.empty() ? 0 : *std::ranges::max_element(bytes) / ranks;
+}
+
+ModelCosts model_costs(const Plan& plan, const DeviceSpec& device) {
   // As it runs: a fused loss makes its gradients in forward.
   Graph graph = differentiate(step_graph(plan));
   if (plan.passes.fuse) {
     graph = fuse(graph);
   }
-  const Speed speed(target, plan.dtype);
+  const Speed speed(device, plan.dtype, ranks_of_stage(plan));
   // The embedding, the layers, the head.
   const std::array<std::int64_t, 3> parts = {0, plan.model.num_layers, 0};
   const std::vector<std::int32_t> part_of_node = assign_stages(graph, parts);

@@ -70,7 +70,7 @@ OrderedJson state_json(const Explanation& facts) {
 
 OrderedJson schedule_json(const Explanation& facts) {
   const PipelinePlan& plan = *facts.run.plan.pipeline;
-  const Timeline time = timeline(plan.table, facts.run.stage_costs);
+  const Timeline time = timeline(plan.table, facts.run.stage_costs, facts.run.hop);
   OrderedJson stages = OrderedJson::array();
   for (std::size_t stage = 0; stage < plan.layers.size(); ++stage) {
     const ActionCosts& costs = facts.run.stage_costs[stage];
@@ -91,6 +91,7 @@ OrderedJson schedule_json(const Explanation& facts) {
   return {{"schedule", facts.config.pipeline.schedule},
           {"microbatches", plan.table.microbatches},
           {"stages", stages},
+          {"hop", facts.run.hop > 0 ? OrderedJson(facts.run.hop) : OrderedJson()},
           {"makespan", time.makespan},
           {"bubble", bubble(time)},
           {"imbalance", imbalance(time)},

@@ -90,7 +90,7 @@ const PipelinePlan& require_pipeline(const Explanation& facts) {
 }
 
 Timeline timeline_of(const Explanation& facts) {
-  return timeline(require_pipeline(facts).table, facts.run.stage_costs);
+  return timeline(require_pipeline(facts).table, facts.run.stage_costs, facts.run.hop);
 }
 
 }  // namespace
@@ -106,7 +106,7 @@ std::string pipeline_text(const Explanation& facts) {
       "  bubble: ranks wait {} of a step, {} for the schedule and {} for ranks with more work; {} "
       "if stages were equal\n"
       "  in flight at most: {}\n"
-      "  boundaries: a rank sends up to {} in a step\n",
+      "  boundaries: a rank sends up to {} in a step{}\n",
       facts.config.pipeline.schedule,
       plan.table.microbatches == 1 ? "1 microbatch"
                                    : format("{} microbatches", plan.table.microbatches),
@@ -116,7 +116,8 @@ std::string pipeline_text(const Explanation& facts) {
       percent(imbalance(time)),
       percent(bubble(timeline(plan.table))),
       held_text(time),
-      boundaries_text(facts));
+      boundaries_text(facts),
+      facts.run.hop > 0 ? format("; a hop takes {:.3g} ms", 1e3 * facts.run.hop) : "");
 }
 
 std::string schedule_text(const Explanation& facts, std::size_t width) {

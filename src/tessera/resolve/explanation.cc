@@ -90,19 +90,6 @@ std::vector<CollectiveRow> collective_rows(const Program& program, const StateAx
   return list;
 }
 
-// Bytes/s that each device has on a level where all of them send. A shared link is divided among
-// the devices of the groups that have one.
-double bandwidth_of(const std::vector<Level>& levels, std::string_view name) {
-  std::int64_t inside = 1;  // devices in a group of the level below
-  for (const Level& level : levels) {
-    if (level.name == name) {
-      return level.shared ? level.bandwidth / static_cast<double>(inside) : level.bandwidth;
-    }
-    inside *= level.size;
-  }
-  return 0;
-}
-
 std::vector<LevelTraffic> level_rows(const std::vector<CollectiveRow>& collectives,
                                      const ResolvedLayout& resolved) {
   const RunLayout& layout = resolved.layout;

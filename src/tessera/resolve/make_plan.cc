@@ -70,6 +70,7 @@ PlannedRun plan_run(const RunConfig& config, const ModelDescription& model, cons
   if (auto pipeline = resolve_pipeline(config, run.plan, target)) {
     run.plan.pipeline = std::move(pipeline->plan);
     run.stage_costs = std::move(pipeline->stage_costs);
+    run.hop = pipeline->hop;
     run.notes = std::move(pipeline->notes);
   }
   return run;

@@ -17,6 +17,7 @@ struct PlannedRun {
   Target target;
   bool saves_in_background = false;           // some checkpoint is written beside the training
   std::vector<ActionCosts> stage_costs = {};  // of a pipeline, by stage (model_costs())
+  double hop = 0.0;                           // from one to the next, in seconds; 0: not known
   std::vector<std::string> notes = {};        // about the pipeline, for people
 };
 

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <fstream>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -241,6 +242,41 @@ TEST(PipelineExplanation, SaysWhatWaitsAndWhatIsHeld) {
   EXPECT_EQ(json.at("stages").size(), 2U);
   EXPECT_EQ(json.at("ranks")[0].at("forwards_held"), 2);
   EXPECT_GT(json.at("bubble"), json.at("imbalance"));
+}
+
+// A cluster of two devices that compute a million times as fast as their link is.
+std::string cluster_text(const char* peak) {
+  return format(
+      "name = \"two\"\n[device]\nname = \"fast\"\nmemory = \"80 GB\"\n"
+      "memory_bandwidth = \"1 TB/s\"\npeak = {{ f32 = {}, bf16 = {} }}\n"
+      "[[levels]]\nname = \"link\"\nsize = 2\nbandwidth = \"1 MB/s\"\nlatency = \"2 ms\"\n",
+      peak,
+      peak);
+}
+
+TEST(PipelineExplanation, CountsLinksWhereTheirSpeedIsKnown) {
+  const TestDirectory directory;
+  RunConfig config = pipeline_config(8);
+  const Explanation without = explain(config);
+  EXPECT_EQ(without.run.hop, 0.0);
+  EXPECT_THAT(summary_text(without), Not(HasSubstr("a hop takes")));
+  config.cluster.file = directory.path() / "known.toml";
+  std::ofstream(config.cluster.file) << cluster_text("\"1 TFLOP/s\"");
+  const Explanation known = explain(config);
+  // A microbatch's residual, of f32.
+  const double bytes = 4.0 * 512 * static_cast<double>(*known.config.model.dim);
+  EXPECT_DOUBLE_EQ(known.run.hop, 2e-3 + bytes / 1e6);
+  EXPECT_THAT(summary_text(known),
+              HasSubstr(format("in a step; a hop takes {:.3g} ms\n", 1e3 * known.run.hop)));
+  // Each of eight microbatches and the two ends of a step wait for hops that take longer than work.
+  const auto json = nlohmann::json::parse(explanation_json(known, false)).at("pipeline");
+  EXPECT_EQ(json.at("hop"), known.run.hop);
+  EXPECT_GT(json.at("makespan"), 8 * known.run.hop);
+  config.cluster.file = directory.path() / "unknown.toml";
+  std::ofstream(config.cluster.file) << cluster_text("0");
+  const Explanation unknown = explain(config);
+  EXPECT_EQ(unknown.run.hop, 0.0);
+  EXPECT_EQ(unknown.run.stage_costs, without.run.stage_costs);
 }
 
 TEST(PipelineExplanation, ShowsTheSchedule) {

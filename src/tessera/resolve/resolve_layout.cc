@@ -149,4 +149,15 @@ ResolvedLayout resolve_layout(const RunConfig& config) {
   return resolved;
 }
 
+double bandwidth_of(const std::vector<Level>& levels, std::string_view name) {
+  std::int64_t inside = 1;  // devices in a group of the level below
+  for (const Level& level : levels) {
+    if (level.name == name) {
+      return level.shared ? level.bandwidth / static_cast<double>(inside) : level.bandwidth;
+    }
+    inside *= level.size;
+  }
+  return 0;
+}
+
 }  // namespace tessera

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "tessera/config/run_config.h"
@@ -20,5 +21,9 @@ struct ResolvedLayout {
 // Degrees that the config leaves out are 1: resolve_run() fills them in. Errors: kInvalidConfig
 // naming the key, with the numbers and what would work.
 ResolvedLayout resolve_layout(const RunConfig& config);
+
+// Bytes/s that each device has on a level where all of them send: a shared link is divided among
+// the devices of the groups that have one. 0: not known.
+double bandwidth_of(const std::vector<Level>& levels, std::string_view name);
 
 }  // namespace tessera

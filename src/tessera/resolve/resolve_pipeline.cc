@@ -1,5 +1,6 @@
 #include "tessera/resolve/resolve_pipeline.h"
 
+#include <algorithm>
 #include <iterator>
 #include <utility>
 
@@ -10,6 +11,7 @@
 #include "tessera/base/file.h"
 #include "tessera/base/format.h"
 #include "tessera/plan/model_costs.h"
+#include "tessera/resolve/resolve_layout.h"
 
 namespace tessera {
 namespace {
@@ -27,6 +29,7 @@ ResolvedPipeline read_table(const RunConfig& config, std::int64_t microbatches) 
                                     [&] { return parse_table(read_file(path), path); });
   ResolvedPipeline resolved = {.plan = {.table = std::move(parsed.table), .layers = {}},
                                .stage_costs = {},
+                               .hop = 0.0,
                                .notes = std::move(parsed.notes)};
   std::vector<std::string> notes =
       with_context([&] { return placed(config, "pipeline.schedule"); },
@@ -55,6 +58,7 @@ ResolvedPipeline make_named(const RunConfig& config, std::int64_t microbatches) 
                         return ResolvedPipeline{
                             .plan = {.table = make_table(request), .layers = {}},
                             .stage_costs = {},
+                            .hop = 0.0,
                             .notes = schedule_notes(request)};
                       });
 }
@@ -73,6 +77,23 @@ std::optional<std::string> idle_note(const ActionTable& table) {
       100.0 * bubble(timeline(table)));
 }
 
+// Seconds from the end of a forward to its value's arrival at the next stage, over the slowest of
+// the levels that stages are apart by; 0 where the cluster file says nothing of these.
+double hop_seconds(const Plan& plan, const std::vector<Level>& levels) {
+  double slowest = 0.0;
+  for (const MeshAxis& axis : plan.layout.mesh.axes) {
+    const auto level = std::ranges::find(levels, axis.level, &Level::name);
+    if (axis.group != AxisGroup::kPipeline || level == levels.end()) {
+      continue;
+    }
+    const double bandwidth = bandwidth_of(levels, axis.level);
+    const double on_link =
+        bandwidth > 0 ? static_cast<double>(boundary_bytes(plan)) / bandwidth : 0.0;
+    slowest = std::max(slowest, level->latency + on_link);
+  }
+  return slowest;
+}
+
 }  // namespace
 
 std::optional<ResolvedPipeline> resolve_pipeline(const RunConfig& config,
@@ -87,16 +108,21 @@ std::optional<ResolvedPipeline> resolve_pipeline(const RunConfig& config,
   if (const std::optional<std::string> note = idle_note(pipeline.table)) {
     resolved.notes.push_back(*note);
   }
-  const ModelCosts costs = model_costs(plan, target);
+  const ResolvedLayout layout = resolve_layout(config);
+  const DeviceSpec& device = has_speed(target.device, plan.dtype) ? target.device : layout.device;
+  const ModelCosts costs = model_costs(plan, device);
+  if (has_speed(device, plan.dtype)) {
+    resolved.hop = hop_seconds(plan, layout.levels);
+  }
   if (config.pipeline.layers) {
     pipeline.layers = *config.pipeline.layers;
     with_context([&] { return placed(config, "pipeline.layers"); },
                  [&] { require_layers(pipeline, plan.model.num_layers); });
   } else {
     const char* const key = config.pipeline.chunks ? "pipeline.chunks" : "parallel.pipeline";
-    pipeline.layers =
-        with_context([&] { return placed(config, key); },
-                     [&] { return split_layers(pipeline.table, costs).layers_of_stage; });
+    pipeline.layers = with_context(
+        [&] { return placed(config, key); },
+        [&] { return split_layers(pipeline.table, costs, resolved.hop).layers_of_stage; });
   }
   resolved.stage_costs = stage_costs(costs, pipeline.layers);
   return resolved;

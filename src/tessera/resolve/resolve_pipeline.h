@@ -14,6 +14,7 @@ namespace tessera {
 struct ResolvedPipeline {
   PipelinePlan plan;
   std::vector<ActionCosts> stage_costs;  // by stage: model_costs()
+  double hop = 0.0;                      // ticks of these, from stage to stage; 0: not known
   std::vector<std::string> notes;        // for people
 };
 

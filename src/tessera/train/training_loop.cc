@@ -251,7 +251,8 @@ std::vector<PipelineWaiting> TrainingLoop::pipeline_waiting() {
   if (!pipeline) {
     return {};
   }
-  const Timeline expected = timeline(pipeline->table, parts_.setup.run.stage_costs);
+  const Timeline expected =
+      timeline(pipeline->table, parts_.setup.run.stage_costs, parts_.setup.run.hop);
   const std::optional<double> own = parts_.steps.waiting();
   const std::vector<std::string> measured = parts_.control.from_all(own ? format("{}", *own) : "");
   std::vector<PipelineWaiting> waiting(pipeline->table.rows.size());
