@@ -20,6 +20,7 @@
 #include "tessera/actions/timeline.h"
 #include "tessera/base/format.h"
 #include "tessera/program/collective_calls.h"
+#include "tessera/program/lives.h"
 #include "tessera/program/verify_ranks.h"
 #include "tests/distributed/draw_run.h"
 #include "tests/distributed/expect_results.h"
@@ -78,6 +79,33 @@ void expect_no_rank_waits_in_vain(const RankRun& run, const std::vector<Program>
   }
 }
 
+// What microbatches leave in a pool for later calls, at most.
+struct Held {
+  std::int64_t microbatches = 0;
+  std::int64_t bytes = 0;
+};
+
+Held held_in(const Program& program, const std::string& pool) {
+  std::map<std::int32_t, std::int64_t> bytes;  // by slot
+  Held most;
+  for_each_life_event(program, [&](const LifeEvent& event) {
+    const Buffer& buffer = program[event.of.buffer];
+    if (!buffer.pool.valid() || program.pools[buffer.pool.at()].name != pool ||
+        buffer.begin.code == buffer.end.code) {
+      return;
+    }
+    bytes[event.of.slot] += event.is_end ? -buffer.bytes : buffer.bytes;
+    Held now;
+    for (const auto& [slot, count] : bytes) {
+      now.microbatches += count > 0 ? 1 : 0;
+      now.bytes += count;
+    }
+    most = {.microbatches = std::max(most.microbatches, now.microbatches),
+            .bytes = std::max(most.bytes, now.bytes)};
+  });
+  return most;
+}
+
 // The most microbatches of a stage that are between these two kinds of action at once, a backward
 // being an input gradient and a weight gradient.
 std::int64_t most_between(const ActionTable& table,
@@ -127,7 +155,8 @@ std::map<std::string, int> expect_held(const ActionTable& table,
       const auto expected = expected_slots(table, stages[chunk], static_cast<std::int32_t>(chunk));
       for (const Pool& pool : programs[as_index(rank)].pools) {
         if (const auto slots = expected.find(pool.name); slots != expected.end()) {
-          EXPECT_EQ(pool.slots, slots->second) << pool.name << " of stage " << stages[chunk];
+          EXPECT_EQ(held_in(programs[as_index(rank)], pool.name).microbatches, slots->second)
+              << pool.name << " of stage " << stages[chunk];
           ++found[pool.name];
         }
       }
@@ -165,6 +194,32 @@ ActionTable on_two_ranks(const ActionTable& table) {
     other.rows[as_index(action.stage % 2)].push_back(action);
   }
   return other;
+}
+
+// min(m, p - r) times what one microbatch leaves.
+TEST(PipelineTables, TheStashOf1F1BIsThatOfMicrobatchesInFlight) {
+  constexpr std::int64_t kPlaces = 4;
+  for (const std::int64_t microbatches : {2, 3, 4, 9}) {
+    RankRun run = {.model = odd_llama(8),
+                   .mesh = local_mesh({.pipeline = kPlaces}),
+                   .microbatches = microbatches,
+                   .global_batch = microbatches};
+    run.pipeline.layers = {2, 2, 2, 2};
+    for (std::int64_t rank = 0; rank < kPlaces; ++rank) {
+      const Program program = rank_program(run, {}, rank);
+      std::int64_t bytes = 0;
+      for (const Buffer& buffer : program.buffers) {
+        const bool is_left = buffer.pool.valid() && buffer.begin.code != buffer.end.code &&
+                             program.pools[buffer.pool.at()].name == "stash";
+        bytes += is_left ? buffer.bytes : 0;
+      }
+      const std::int64_t in_flight = std::min(microbatches, kPlaces - rank);
+      const Held held = held_in(program, "stash");
+      EXPECT_EQ(held.microbatches, in_flight) << rank << " of " << microbatches;
+      EXPECT_EQ(held.bytes, in_flight * bytes) << rank << " of " << microbatches;
+      EXPECT_GT(bytes, 0);
+    }
+  }
 }
 
 TEST(PipelineTables, OfAnyKindTrainAsOneRankDoes) {

@@ -27,6 +27,7 @@
 #include "tessera/passes/program/add_transfers.h"
 #include "tessera/passes/program/assign_slots.h"
 #include "tessera/passes/program/overlap.h"
+#include "tessera/passes/program/spread_slots.h"
 #include "tessera/passes/ranks/localize.h"
 #include "tessera/passes/ranks/propagate_layouts.h"
 #include "tessera/passes/ranks/resolve_reshards.h"
@@ -252,6 +253,10 @@ constexpr std::array kPasses = {
          always,
          plain<Program, assign_slots>,
          "after overlap and the transfers, which decide what lives into later calls"},
+    Pass{"spread_slots",
+         has_pipeline,
+         plain<Program, spread_slots>,
+         "where microbatches are in flight by the schedule, so that memory is placed life by life"},
     Pass{"share_states",
          [](const Compilation& c) { return !c.options.beside.empty(); },
          on<Program>([](Program program, const Compilation& c) {

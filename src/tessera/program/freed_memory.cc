@@ -18,22 +18,26 @@ void FreedMemory::add(std::int64_t begin, std::int64_t end, const Clock& last_us
   }
   cut(begin);
   cut(end);
-  stretches_.erase(stretches_.lower_bound(begin), stretches_.lower_bound(end));
-  stretches_[begin] = {.end = end, .last_use = last_use};
+  auto stretch = stretches_.lower_bound(begin);
+  if (stretch == stretches_.end() || stretch->first != begin) {
+    stretch = stretches_.emplace_hint(stretch, begin, Stretch());
+  }
+  stretch->second.end = end;
+  stretch->second.last_use = last_use;
+  stretches_.erase(std::next(stretch), stretches_.lower_bound(end));
 }
 
-Clock FreedMemory::last_use(std::int64_t begin, std::int64_t end, Clock never) const {
+void FreedMemory::merge_last_use(std::int64_t begin, std::int64_t end, Clock& clock) const {
   if (begin == end) {
-    return never;
+    return;
   }
   auto stretch = stretches_.upper_bound(begin);
   if (stretch != stretches_.begin() && std::prev(stretch)->second.end > begin) {
     --stretch;
   }
   for (; stretch != stretches_.end() && stretch->first < end; ++stretch) {
-    merge(never, stretch->second.last_use);
+    merge(clock, stretch->second.last_use);
   }
-  return never;
 }
 
 void FreedMemory::cut(std::int64_t at) {

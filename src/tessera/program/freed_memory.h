@@ -18,8 +18,8 @@ class FreedMemory {
   // Bytes [begin, end) were last used then, and what was known of them is forgotten.
   void add(std::int64_t begin, std::int64_t end, const Clock& last_use);
 
-  // The later of `never` and every last use of a byte of [begin, end).
-  Clock last_use(std::int64_t begin, std::int64_t end, Clock never) const;
+  // `clock` becomes the later of it and every last use of a byte of [begin, end).
+  void merge_last_use(std::int64_t begin, std::int64_t end, Clock& clock) const;
 
  private:
   struct Stretch {

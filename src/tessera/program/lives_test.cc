@@ -416,7 +416,8 @@ struct Placed {
   std::int64_t end() const { return begin() + buffer->padded_bytes(); }
 };
 
-// What does not live always, in the planner's order: the largest first.
+// What does not live always, in the planner's order: the largest first, of equals that which begins
+// first.
 std::vector<Placed> temporary(const Program& program) {
   std::vector<Placed> result;
   for (const Category category : kCategories) {
@@ -429,8 +430,11 @@ std::vector<Placed> temporary(const Program& program) {
       }
     }
   }
-  std::ranges::stable_sort(result, std::ranges::greater(), [](const Placed& placed) {
-    return placed.buffer->padded_bytes();
+  std::map<BufferSlot, Instant> begins;
+  for_each_life_event(program,
+                      [&](const LifeEvent& event) { begins.try_emplace(event.of, event.at); });
+  std::ranges::stable_sort(result, {}, [&](const Placed& placed) {
+    return std::pair(-placed.buffer->padded_bytes(), begins[placed.of]);
   });
   return result;
 }

@@ -228,7 +228,9 @@ TEST(FreedMemory, KnowsTheLastUseOfEveryByte) {
     for (std::int64_t byte = begin; byte < end; ++byte) {
       merge(expected, by_byte[static_cast<std::size_t>(byte)]);
     }
-    ASSERT_EQ(freed.last_use(begin, end, {0, 0}), expected) << begin << " to " << end;
+    Clock found = {0, 0};
+    freed.merge_last_use(begin, end, found);
+    ASSERT_EQ(found, expected) << begin << " to " << end;
     const Clock now = {static_cast<std::int64_t>(random() % 100), i};
     freed.add(begin, end, now);
     std::fill(by_byte.begin() + begin, by_byte.begin() + end, now);

@@ -39,6 +39,11 @@ class Written {
 
   bool covers(const Region& region) const;
 
+  void clear() {
+    whole_.clear();
+    columns_.clear();
+  }
+
  private:
   Stretches whole_;
   std::map<std::array<std::int64_t, 3>, Stretches> columns_;  // (first row, pitch, rows)

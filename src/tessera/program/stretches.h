@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <cstdint>
 #include <iterator>
-#include <map>
+#include <vector>
 
 namespace tessera {
 
@@ -12,31 +12,40 @@ class Stretches {
  public:
   // Adds [begin, end), which is not empty.
   void add(std::int64_t begin, std::int64_t end) {
-    auto next = ends_.upper_bound(begin);
-    if (next != ends_.begin() && std::prev(next)->second >= begin) {
-      --next;
-      begin = next->first;
+    const auto first = std::ranges::lower_bound(stretches_, begin, {}, &Stretch::end);
+    auto last = first;
+    for (; last != stretches_.end() && last->begin <= end; ++last) {
+      begin = std::min(begin, last->begin);
+      end = std::max(end, last->end);
     }
-    while (next != ends_.end() && next->first <= end) {
-      end = std::max(end, next->second);
-      next = ends_.erase(next);
+    if (first == last) {
+      stretches_.insert(first, {.begin = begin, .end = end});
+    } else {
+      *first = {.begin = begin, .end = end};
+      stretches_.erase(std::next(first), last);
     }
-    ends_.emplace_hint(next, begin, end);
   }
 
   bool contains(std::int64_t begin, std::int64_t end) const {
-    const auto next = ends_.upper_bound(begin);
-    return next != ends_.begin() && std::prev(next)->second >= end;
+    const auto next = std::ranges::upper_bound(stretches_, begin, {}, &Stretch::begin);
+    return next != stretches_.begin() && std::prev(next)->end >= end;
   }
 
   // The end of the last stretch that meets [begin, end); `begin` if none does.
   std::int64_t end_of_last_in(std::int64_t begin, std::int64_t end) const {
-    const auto next = ends_.lower_bound(end);
-    return next == ends_.begin() ? begin : std::max(begin, std::prev(next)->second);
+    const auto next = std::ranges::lower_bound(stretches_, end, {}, &Stretch::begin);
+    return next == stretches_.begin() ? begin : std::max(begin, std::prev(next)->end);
   }
 
+  void clear() { stretches_.clear(); }
+
  private:
-  std::map<std::int64_t, std::int64_t> ends_;  // by begin
+  struct Stretch {
+    std::int64_t begin = 0;
+    std::int64_t end = 0;
+  };
+
+  std::vector<Stretch> stretches_;  // in order
 };
 
 }  // namespace tessera

@@ -1,7 +1,6 @@
 #include <algorithm>
 #include <cstddef>
 #include <map>
-#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -194,7 +193,7 @@ class StepWalk {
       : program_(program),
         walk_(program),
         numbers_(program),
-        lives_(numbers_.size()),
+        lives_(numbers_.size(), kNone),
         living_(program),
         clocks_(program.streams.size(), Clock(program.streams.size(), 0)) {
     for (std::size_t i = 0; i < program.buffers.size(); ++i) {
@@ -203,7 +202,7 @@ class StepWalk {
       for (std::int32_t slot = 0; buffer.persistent && slot < program.num_slots(buffer.pool);
            ++slot) {
         begin_life({.buffer = BufferId::of(i), .slot = slot},
-                   written == there.end() ? Written() : written->second,
+                   written == there.end() ? nullptr : &written->second,
                    slot);
       }
     }
@@ -240,8 +239,8 @@ class StepWalk {
                       output.name,
                       program_.num_slots(program_[id].pool),
                       count);
-        const std::optional<Life>& life = lives_[numbers_[{.buffer = id, .slot = slot}]];
-        TESSERA_CHECK(life->written.covers(region_of(output.tensor)),
+        const std::size_t record = lives_[numbers_[{.buffer = id, .slot = slot}]];
+        TESSERA_CHECK(record != kNone && records_[record].written.covers(region_of(output.tensor)),
                       "output \"{}\", {}, is not written by the end of the step{}",
                       output.name,
                       to_string(output.tensor),
@@ -259,7 +258,7 @@ class StepWalk {
         events_of_call_ = events_of_call_.subspan(1);
       }
     };
-    take(false, [&](const BufferSlot& of) { begin_life(of, {}, call_->microbatch); });
+    take(false, [&](const BufferSlot& of) { begin_life(of, nullptr, call_->microbatch); });
     execute(instruction);
     take(true, [&](const BufferSlot& of) { end_life(of); });
   }
@@ -313,39 +312,50 @@ class StepWalk {
   Life& life_of(BufferId id) {
     const Buffer& buffer = program_[id];
     const std::int32_t slot = slot_in(buffer.pool);
-    std::optional<Life>& life = lives_[numbers_[{.buffer = id, .slot = slot}]];
-    TESSERA_CHECK(life.has_value(),
+    const std::size_t record = lives_[numbers_[{.buffer = id, .slot = slot}]];
+    TESSERA_CHECK(record != kNone,
                   "buffer {} is used outside its life",
                   to_string(program_, {.buffer = id, .slot = slot}));
-    TESSERA_CHECK(!buffer.pool.valid() || life->microbatch == call_->microbatch,
+    Life& life = records_[record];
+    TESSERA_CHECK(!buffer.pool.valid() || life.microbatch == call_->microbatch,
                   "buffer {} is of microbatch {}",
                   to_string(program_, {.buffer = id, .slot = slot}),
-                  life->microbatch);
-    return *life;
+                  life.microbatch);
+    return life;
   }
 
   // The host writes each microbatch's part of what lives always into the slot of its number.
-  void begin_life(const BufferSlot& of, Written written, std::int32_t microbatch) {
+  void begin_life(const BufferSlot& of, const Written* written, std::int32_t microbatch) {
     living_.begin(of);
-    const Clock never(program_.streams.size(), 0);
-    const auto [begin, end] = bytes_of(of);
-    lives_[numbers_[of]] = {
-        .written = std::move(written),
-        .last_write = never,
-        .last_read = never,
-        .last_use_before = program_.streams.size() > 1 ? freed_.last_use(begin, end, never) : never,
-        .microbatch = microbatch};
+    const std::size_t record = new_record();
+    lives_[numbers_[of]] = record;
+    Life& life = records_[record];
+    if (written != nullptr) {
+      life.written = *written;
+    } else {
+      life.written.clear();
+    }
+    for (Clock* const clock : {&life.last_write, &life.last_read, &life.last_use_before}) {
+      clock->assign(program_.streams.size(), 0);
+    }
+    if (program_.streams.size() > 1) {
+      const auto [begin, end] = bytes_of(of);
+      freed_.merge_last_use(begin, end, life.last_use_before);
+    }
+    life.microbatch = microbatch;
   }
 
   void end_life(const BufferSlot& of) {
-    std::optional<Life>& life = lives_[numbers_[of]];
+    std::size_t& record = lives_[numbers_[of]];
     if (program_.streams.size() > 1) {
-      merge(life->last_use_before, life->last_write);
-      merge(life->last_use_before, life->last_read);
+      Life& life = records_[record];
+      merge(life.last_use_before, life.last_write);
+      merge(life.last_use_before, life.last_read);
       const auto [begin, end] = bytes_of(of);
-      freed_.add(begin, end, life->last_use_before);
+      freed_.add(begin, end, life.last_use_before);
     }
-    life.reset();
+    free_.push_back(record);
+    record = kNone;
     living_.end(of);
   }
 
@@ -395,11 +405,26 @@ class StepWalk {
     check_order(life.last_use_before, by, id, "takes bytes that were used before");
   }
 
+  // The record of a life that begins.
+  std::size_t new_record() {
+    if (free_.empty()) {
+      records_.emplace_back();
+      return records_.size() - 1;
+    }
+    const std::size_t record = free_.back();
+    free_.pop_back();
+    return record;
+  }
+
+  static constexpr std::size_t kNone = static_cast<std::size_t>(-1);
+
   const Program& program_;
   LifeWalk walk_;
   std::span<const LifeEvent> events_of_call_;  // that are still to come
   SlotNumbers numbers_;
-  std::vector<std::optional<Life>> lives_;  // by number, while it lives
+  std::vector<std::size_t> lives_;  // by number, its record while it lives, or none
+  std::vector<Life> records_;       // with their memory kept for other lives
+  std::vector<std::size_t> free_;   // of these
   LivingMemory living_;
   FreedMemory freed_;                                         // of buffers that ended
   std::map<std::pair<EventId, std::int32_t>, Clock> events_;  // by slot, too

@@ -28,7 +28,9 @@ void toggle(Fingerprint& set, const BufferSlot& slot) {
 
 }  // namespace
 
-Instants::Instants(const Program& program) : numbers_(program), lives_(numbers_.size()) {
+Instants::Instants(const Program& program)
+    : numbers_(program), lives_(numbers_.size()), first_(numbers_.size()) {
+  std::vector<bool> has_lived(numbers_.size(), false);
   std::vector<std::size_t> begins(numbers_.size());  // by number, of what lives
   std::set<Fingerprint> seen;
   Fingerprint alive = {};
@@ -51,6 +53,10 @@ Instants::Instants(const Program& program) : numbers_(program), lives_(numbers_.
       close(number);
     } else {
       begins[number] = size_;
+      if (!has_lived[number]) {
+        has_lived[number] = true;
+        first_[number] = event.at;
+      }
       last_begin = event.at;
     }
     toggle(alive, event.of);

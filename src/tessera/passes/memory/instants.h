@@ -27,10 +27,14 @@ class Instants {
   // When the buffer lives: in order, and at no instant where it never does.
   std::span<const Range> of(const BufferSlot& slot) const { return lives_[numbers_[slot]]; }
 
+  // When the buffer lives first; the step's begin where it never does.
+  const Instant& begin_of(const BufferSlot& slot) const { return first_[numbers_[slot]]; }
+
  private:
   SlotNumbers numbers_;
   std::size_t size_ = 0;
   std::vector<std::vector<Range>> lives_;  // by number
+  std::vector<Instant> first_;             // by number
 };
 
 }  // namespace tessera

@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <array>
 #include <cstddef>
-#include <functional>
+#include <utility>
 #include <vector>
 
 #include "tessera/base/checked.h"
@@ -138,8 +138,8 @@ std::int64_t place_persistent(Program& program, std::int64_t base) {
   return base;
 }
 
-// What does not live always, the largest first.
-std::vector<Item> temporary_items(Program& program) {
+// What does not live always, the largest first; of equals that which begins first.
+std::vector<Item> temporary_items(Program& program, const Instants& instants) {
   std::vector<Item> items;
   for (const Category category : kCategories) {
     for (std::size_t i = 0; i < program.buffers.size(); ++i) {
@@ -155,7 +155,9 @@ std::vector<Item> temporary_items(Program& program) {
       }
     }
   }
-  std::ranges::stable_sort(items, std::ranges::greater(), &Item::bytes);
+  std::ranges::stable_sort(items, {}, [&](const Item& item) {
+    return std::pair(-item.bytes, instants.begin_of(item.of));
+  });
   return items;
 }
 
@@ -166,7 +168,7 @@ Program plan_memory(Program program) {
   const std::int64_t base = place_persistent(program, end_of_placed(program));
   program.arena_bytes = base;
   Occupancy occupancy(instants);
-  for (const Item& item : temporary_items(program)) {
+  for (const Item& item : temporary_items(program, instants)) {
     item.offset() = occupancy.lowest_free(item, base);
     occupancy.add(item);
     program.arena_bytes = std::max(program.arena_bytes, end_of(item.offset(), *item.buffer));

@@ -107,6 +107,32 @@ class CommRuns {
   std::vector<std::int32_t> in_work_;
 };
 
+// That of collective `i`: within the window of memory.
+std::optional<std::int32_t> place_to_wait(const CodeBody& body,
+                                          const CommRuns& collectives,
+                                          std::size_t i,
+                                          std::int64_t layers) {
+  if (collectives.is_ahead(i)) {
+    return place_to_wait(body, collectives[i], layers, 0);
+  }
+  const std::int32_t own = collectives.place(i);
+  return place_to_wait(body, collectives[i], body.block(own) + layers + 1, own);
+}
+
+// The same, or else, for what must not be left, the last place that can wait.
+std::optional<std::int32_t> place_to_wait(const CodeBody& body,
+                                          const CommRuns& collectives,
+                                          std::size_t i,
+                                          std::int64_t layers,
+                                          const UsedElsewhere& elsewhere) {
+  const auto place = place_to_wait(body, collectives, i, layers);
+  const Instruction& by = collectives[i];
+  const bool may_be_left = !is_any_of(by.results, elsewhere.any) && !passes_any_on(by, elsewhere);
+  return place || may_be_left
+             ? place
+             : last_computation(body, collectives.is_ahead(i) ? 0 : collectives.place(i));
+}
+
 }  // namespace
 
 std::vector<std::int32_t> OverlappedCode::pieces() const {
@@ -143,16 +169,8 @@ std::vector<Finish> place_waits(OverlappedCode& code,
   std::optional<std::size_t> left;            // the last one at the end of the work
   std::vector<Finish> finishes;
   for (std::size_t i = 0; i < collectives.size(); ++i) {
-    const Instruction& by = collectives[i];
-    auto place =
-        collectives.is_ahead(i)
-            ? place_to_wait(body, by, layers, 0)
-            : place_to_wait(
-                  body, by, body.block(collectives.place(i)) + layers + 1, collectives.place(i));
-    if (!place && !is_update &&
-        (is_any_of(by.results, elsewhere.any) || passes_any_on(by, elsewhere))) {
-      place = last_computation(body, collectives.is_ahead(i) ? 0 : collectives.place(i));
-    }
+    const auto place = is_update ? place_to_wait(body, collectives, i, layers)
+                                 : place_to_wait(body, collectives, i, layers, elsewhere);
     if (place) {
       std::size_t& last = waits.try_emplace(*place, i).first->second;
       last = std::max(last, i);
