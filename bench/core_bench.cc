@@ -8,20 +8,13 @@
 #include <algorithm>
 #include <chrono>
 #include <cstdio>
-#include <cstdlib>
 #include <exception>
 #include <filesystem>
-#include <fstream>
-#include <iterator>
 #include <string>
 #include <string_view>
 #include <vector>
 
-#include <fcntl.h>
-#include <sys/resource.h>
-#include <sys/wait.h>
-#include <unistd.h>
-
+#include "bench/process_cost.h"
 #include "tessera/backend/cpu/cpu_backend.h"
 #include "tessera/backend/null/null_backend.h"
 #include "tessera/base/elapsed.h"
@@ -94,13 +87,6 @@ LlamaConfig model_134m() {
   return {.dim = 768, .layers = 12, .heads = 12, .kv_heads = 12, .ffn = 2048, .vocab = 32000};
 }
 
-std::int64_t status_bytes(std::string_view key) {
-  std::ifstream file("/proc/self/status");
-  const std::string text((std::istreambuf_iterator<char>(file)), std::istreambuf_iterator<char>());
-  const std::size_t at = text.find(key);
-  return at == std::string::npos ? 0 : std::atoll(text.c_str() + at + key.size()) * 1024;
-}
-
 int child(std::string_view mode) {
   if (mode == "first-step") {
     train_steps(tiny(), 1, 64, 1);
@@ -115,36 +101,8 @@ int child(std::string_view mode) {
   return 0;
 }
 
-// Wall time of a whole process, negative where it failed, and its memory at its peak.
-struct Cost {
-  double seconds = 0;
-  std::int64_t peak_bytes = 0;
-};
-
-Cost cost_of(const std::vector<std::string>& arguments, bool is_quiet) {
-  const Clock::time_point start = Clock::now();
-  const pid_t process = ::fork();
-  if (process == 0) {
-    if (is_quiet) {
-      ::dup2(::open("/dev/null", O_WRONLY), STDOUT_FILENO);
-    }
-    std::vector<char*> pointers;
-    for (const std::string& argument : arguments) {
-      pointers.push_back(const_cast<char*>(argument.c_str()));
-    }
-    pointers.push_back(nullptr);
-    ::execv(pointers[0], pointers.data());
-    std::_Exit(127);
-  }
-  int status = 0;
-  rusage usage = {};
-  ::wait4(process, &status, 0, &usage);
-  return {.seconds = status == 0 ? seconds_since(start) : -1.0,
-          .peak_bytes = usage.ru_maxrss * 1024};
-}
-
 double run_process(const std::vector<std::string>& arguments) {
-  return cost_of(arguments, false).seconds;
+  return cost_of_process(arguments, false).seconds;
 }
 
 void start_to_first_step(const std::string& self) {
@@ -190,7 +148,7 @@ void plans() {
     std::vector<double> seconds;
     std::int64_t peak = 0;
     for (int i = 0; i < 5; ++i) {
-      const Cost cost = cost_of(arguments, true);
+      const ProcessCost cost = cost_of_process(arguments, true);
       seconds.push_back(cost.seconds);
       peak = cost.peak_bytes;
     }
