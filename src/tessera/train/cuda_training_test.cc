@@ -275,7 +275,7 @@ TEST(CudaTrainer, ValidatesAlongAPipeline) {
     config.data.validation_share = 0.02;
     config.parallel.ranks = ranks;
     config.parallel.pipeline = ranks;
-    config.comm.reduction = hooks.join_native ? Reduction::kNative : Reduction::kOrdered;
+    config.comm.reduction = Reduction::kOrdered;
     train(config, tiny_llama(), hooks);
     const MetricsTable metrics = read_metrics(test.run(run) / "metrics.jsonl", BrokenLines::kSkip);
     std::vector<double> values;

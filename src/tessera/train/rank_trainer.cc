@@ -105,10 +105,8 @@ class RankSession {
 
   void require_same(const Program& program) {
     control_.talk([&](Communicator& group) {
-      require_same_collectives(group,
-                               program,
-                               setup_.run.plan.layout.mesh,
-                               setup_.config.comm.reduction == Reduction::kNative);
+      require_same_collectives(
+          group, program, setup_.run.plan.layout.mesh, backend_->orders_streams());
     });
   }
 
