@@ -289,7 +289,7 @@ TEST(PipelineLosses, OfSequencesStayWhereTheyAreMade) {
   options.sum_outputs = false;
   const Graph graph =
       evaluation_graph(description(run), run.global_batch, run.sequence_length, run.dtype);
-  for (const Program& program : compile_losses(run, graph, options, 4)) {
+  for (const Program& program : compile_losses(run, graph, options, 4, TransferLaunch::kByStream)) {
     for (const CollectiveCall& call : collective_calls(program).calls) {
       EXPECT_TRUE(call.channel.has_value()) << call.place;
     }

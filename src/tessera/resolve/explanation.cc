@@ -118,7 +118,8 @@ bool is_described(const RunConfig& config) {
 MemoryFit memory_fit(const RunConfig& config,
                      const PlannedRun& run,
                      const DeviceSpec& device,
-                     const RunMemory& memory) {
+                     const RunMemory& memory,
+                     std::int64_t num_channels) {
   using Limit = MemoryFit::Limit;
   if (config.memory.limit_bytes > 0) {
     return {.needed = memory.total(), .of = Limit::kConfig, .limit = config.memory.limit_bytes};
@@ -127,10 +128,9 @@ MemoryFit memory_fit(const RunConfig& config,
     const bool talks = run.plan.layout.mesh.num_ranks() > 1;
     return {.needed = memory.total(),
             .of = Limit::kDevice,
-            .limit = run.target.arena_limit(talks ? nccl_reserve_bytes(run.plan.layout,
-                                                                       run.plan.passes.overlap,
-                                                                       most_channels(programs))
-                                                  : 0)};
+            .limit = run.target.arena_limit(
+                talks ? nccl_reserve_bytes(run.plan.layout, run.plan.passes.overlap, num_channels)
+                      : 0)};
   }
   if (is_described(config)) {
     return {.needed = memory.total(),
@@ -145,7 +145,7 @@ MemoryFit memory_fit(const RunConfig& config,
   }
   return {.needed = memory.total(),
           .of = Limit::kMachine,
-          .limit = memory_limit(config, run.plan.layout, most_channels(programs))};
+          .limit = memory_limit(config, run.plan.layout, num_channels)};
 }
 
 // The programs of a plan that need not fit; only what this machine could not write down is refused.
@@ -313,7 +313,8 @@ Explanation explain(RunConfig config, const std::string& target) {
   const bool on_device =
       facts.run.target.is_device() || (is_described(facts.config) && facts.device.memory_bytes > 0);
   facts.memory = run_memory(facts.run, facts.programs, on_device);
-  facts.fit = memory_fit(facts.config, facts.run, facts.device, facts.memory);
+  facts.fit = memory_fit(
+      facts.config, facts.run, facts.device, facts.memory, most_channels(facts.programs));
   for (const Programs& own : facts.programs) {
     facts.work.push_back(rank_work(own.step, facts.run.target, resolved));
   }
