@@ -197,17 +197,21 @@ TEST_P(GzipTest, ReadsOverZerosBehindAMember) {
 
 // As gzip does, which says so.
 TEST_P(GzipTest, LeavesOutWhatFollowsTheData) {
+  int number = 0;
   for (const std::string tail : {"garbage", "\x1f", "\x1fx", "\x8b\x1f"}) {
     const std::string packed = compressed(GetParam(), "x");
-    ByteStream stream(write(packed + tail));
+    const std::filesystem::path path = directory_.path() / format("file{}.txt.gz", ++number);
+    write_test_file(path, packed + tail);
+    ByteStream stream(path);
     ::testing::internal::CaptureStderr();
     EXPECT_EQ(read_all(stream, 1), "x");
     EXPECT_THAT(::testing::internal::GetCapturedStderr(),
-                HasSubstr(format("file.txt.gz: what follows the gzip data is left out: it is none "
-                                 "(byte {} of the file)",
+                HasSubstr(format("{}: what follows the gzip data is left out: it is none (byte {} "
+                                 "of the file)",
+                                 path.filename().string(),
                                  packed.size())));
     // A file that is read again has said it.
-    ByteStream again(directory_.path() / "file.txt.gz");
+    ByteStream again(path);
     ::testing::internal::CaptureStderr();
     EXPECT_EQ(read_all(again, 1), "x");
     EXPECT_EQ(::testing::internal::GetCapturedStderr(), "");

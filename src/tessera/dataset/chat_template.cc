@@ -136,57 +136,100 @@ void replace_all(std::string& text, std::string_view from, std::string_view to) 
   }
 }
 
-// A template in Jinja without what may be written in two ways: spaces in tags and what a dash or
-// transformers drop around them, the quotes of texts, a text in two parts, a member by its name,
-// and a default for add_generation_prompt.
-std::string plain_jinja(std::string_view text) {
-  constexpr std::string_view kSpaces = " \t\n";
-  std::string plain;
-  char quote = '\0';
-  bool in_tag = false;
-  for (std::size_t at = 0; at < text.size(); ++at) {
-    const char c = text[at];
-    const std::string_view two = text.substr(at, 2);
-    if (quote != '\0') {
-      plain += c == quote ? std::string("'") : c == '\n' ? std::string("\\n") : std::string(1, c);
-      quote = c == quote ? '\0' : quote;
-    } else if (!in_tag && (two == "{{" || two == "{%")) {
-      const bool trims = text.substr(at + 2).starts_with('-');
-      const std::size_t end = plain.find_last_not_of(trims ? kSpaces : " \t");
-      plain.resize(trims || two == "{%" ? (end == std::string::npos ? 0 : end + 1) : plain.size());
-      plain += two;
-      in_tag = true;
-      ++at;
-    } else if (in_tag && (two == "}}" || two == "%}")) {
-      const bool trims = text[at - 1] == '-';
-      plain += two;
-      in_tag = false;
-      ++at;
-      while (at + 1 < text.size() && trims && kSpaces.find(text[at + 1]) != std::string::npos) {
-        ++at;
+// Reads a template in Jinja, without what may be written in two ways.
+class PlainJinja {
+ public:
+  explicit PlainJinja(std::string_view text) : text_(text) {
+    while (at_ < text_.size()) {
+      if (quote_ != '\0') {
+        read_quoted();
+      } else if (in_tag_) {
+        read_tag();
+      } else {
+        read_outside();
       }
-      at += two == "%}" && text.substr(at + 1).starts_with('\n') ? 1 : 0;
-    } else if (in_tag && (c == '"' || c == '\'')) {
-      quote = c;
-      plain += '\'';
-    } else if (!in_tag || (c != '-' && kSpaces.find(c) == std::string_view::npos)) {
-      plain += c;
+    }
+    replace_all(plain_, "'+'", "");
+    replace_all(plain_, "message.role", "message['role']");
+    replace_all(plain_, "message.content", "message['content']");
+    replace_all(
+        plain_,
+        "{%ifnotadd_generation_promptisdefined%}{%setadd_generation_prompt=false%}{%endif%}",
+        "");
+  }
+
+  const std::string& text() const { return plain_; }
+
+ private:
+  static constexpr std::string_view kSpaces = " \t\n";
+
+  // An end of line is its escape, and each quote the same.
+  void read_quoted() {
+    const char c = text_[at_++];
+    if (c == quote_) {
+      quote_ = '\0';
+      plain_ += '\'';
+    } else {
+      plain_ += c == '\n' ? std::string("\\n") : std::string(1, c);
     }
   }
-  replace_all(plain, "'+'", "");
-  replace_all(plain, "message.role", "message['role']");
-  replace_all(plain, "message.content", "message['content']");
-  replace_all(plain,
-              "{%ifnotadd_generation_promptisdefined%}{%setadd_generation_prompt=false%}{%endif%}",
-              "");
-  return plain;
-}
+
+  // Without spaces, and dashes, which drop those around the tag.
+  void read_tag() {
+    const std::string_view two = text_.substr(at_, 2);
+    if (two == "}}" || two == "%}") {
+      end_tag(two);
+      return;
+    }
+    const char c = text_[at_++];
+    if (c == '"' || c == '\'') {
+      quote_ = c;
+      plain_ += '\'';
+    } else if (c != '-' && kSpaces.find(c) == std::string_view::npos) {
+      plain_ += c;
+    }
+  }
+
+  // Transformers drop an end of line behind "%}", too.
+  void end_tag(std::string_view end) {
+    const bool trims = text_[at_ - 1] == '-';
+    plain_ += end;
+    in_tag_ = false;
+    at_ += end.size();
+    if (trims) {
+      at_ = std::min(text_.find_first_not_of(kSpaces, at_), text_.size());
+    } else if (end == "%}" && text_.substr(at_).starts_with('\n')) {
+      ++at_;
+    }
+  }
+
+  void read_outside() {
+    const std::string_view two = text_.substr(at_, 2);
+    if (two != "{{" && two != "{%") {
+      plain_ += text_[at_++];
+      return;
+    }
+    const bool trims = text_.substr(at_ + 2).starts_with('-');
+    if (trims || two == "{%") {
+      plain_.resize(plain_.find_last_not_of(trims ? kSpaces : kSpaces.substr(0, 2)) + 1);
+    }
+    plain_ += two;
+    in_tag_ = true;
+    at_ += two.size();
+  }
+
+  std::string_view text_;
+  std::size_t at_ = 0;
+  std::string plain_;
+  char quote_ = '\0';  // of the text that it is in
+  bool in_tag_ = false;
+};
 
 }  // namespace
 
 TemplateDifference template_difference(const Tokenizer& tokenizer, const ChatTemplate& chat) {
   const std::string& own = tokenizer.marks().chat_template;
-  if (own.empty() || plain_jinja(trim(own)) == plain_jinja(jinja_of(chat.name()))) {
+  if (own.empty() || PlainJinja(trim(own)).text() == PlainJinja(jinja_of(chat.name())).text()) {
     return {};
   }
   constexpr std::size_t kChatmlMark = kStart;

@@ -199,8 +199,9 @@ void end_failed(World& world, const Error& error, const LaunchEnd& end) {
     // A launcher ends the others as soon as one has ended, and takes its exit code.
     const RankFiles files = {.run_dir = end.files->run_dir, .rank = *failed};
     constexpr double kMostSeconds = 10;  // of what it may still wait for
-    wait_until(kMostSeconds, [&] { return !recorded_message(files).empty(); }) &&
-        wait_until(kLaunchersTime, [] { return false; });
+    if (wait_until(kMostSeconds, [&] { return !recorded_message(files).empty(); })) {
+      wait_until(kLaunchersTime, [] { return false; });
+    }
   }
 }
 
