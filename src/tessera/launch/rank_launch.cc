@@ -76,6 +76,22 @@ std::unique_ptr<World> join_in_time(const RunConfig& config,
   return join_mpi_world(launch, world_options(config));
 }
 
+// How long a launcher may take to end all processes after one has ended, in seconds.
+constexpr double kLaunchersTime = 3;
+
+// Returns whether condition() came true within `seconds`.
+template <class Condition>
+bool wait_until(double seconds, const Condition& condition) {
+  const auto since = std::chrono::steady_clock::now();
+  while (!condition()) {
+    if (seconds_since(since) >= seconds) {
+      return false;
+    }
+    std::this_thread::sleep_for(std::chrono::milliseconds(10));
+  }
+  return true;
+}
+
 // Throws `failed`, or what another process of the group has. Of processes with the same error the
 // first one alone says it.
 void require_none_failed(Communicator& group, const std::optional<Error>& failed) {
@@ -96,6 +112,8 @@ void require_none_failed(Communicator& group, const std::optional<Error>& failed
   if (failed) {
     throw Error(*failed);
   }
+  // The exit code of a launch is that of the first process that ends.
+  wait_until(kLaunchersTime, [] { return false; });
   fail(ErrorCode::kPeerFailure, "rank {} failed: {}", rank, *first);
 }
 
@@ -132,22 +150,6 @@ void require_same_config(const RunConfig& config, World& world) {
   silence_errors();
   group->barrier();
   throw Error(error);
-}
-
-// How long a launcher may take to end all processes after one has ended, in seconds.
-constexpr double kLaunchersTime = 3;
-
-// Returns whether condition() came true within `seconds`.
-template <class Condition>
-bool wait_until(double seconds, const Condition& condition) {
-  const auto since = std::chrono::steady_clock::now();
-  while (!condition()) {
-    if (seconds_since(since) >= seconds) {
-      return false;
-    }
-    std::this_thread::sleep_for(std::chrono::milliseconds(10));
-  }
-  return true;
 }
 
 // The rank whose failure ended the others; nothing where none of them said so.
