@@ -73,9 +73,9 @@ RankRun with_stages(RankRun run, PipelineSchedule schedule, std::int64_t stages)
 RankRun large(std::int64_t pipeline) {
   const MeshDegrees degrees = {.data = 128, .tensor = 8, .pipeline = pipeline};
   RankRun run = {.model = llama_flavor("405B"),
-                 .mesh = make_mesh(local_cluster(128 * 8 * pipeline), degrees),
+                 .mesh = make_mesh(local_cluster(std::int64_t{128} * 8 * pipeline), degrees),
                  .microbatches = 16,
-                 .global_batch = 16 * 128,
+                 .global_batch = std::int64_t{16} * 128,
                  .sequence_length = 8192,
                  .overlap = true};
   run.placement = preset("fsdp", run.mesh).placement;

@@ -2,14 +2,10 @@
 // bytes that live at one time, with and without what lives always, for every schedule; the memory
 // of a whole process beside its plan, and what its steps allocate.
 //
-// usage: pipeline_memory_bench      (it starts itself again as pipeline_memory_bench --child=...
-// for
-//                                    the latter two)
+// usage: pipeline_memory_bench      (for the latter two it starts itself again, with --child=...)
 
 #include <algorithm>
-#include <atomic>
 #include <barrier>
-#include <cerrno>
 #include <cstddef>
 #include <cstdint>
 #include <cstdio>
@@ -30,60 +26,9 @@
 #include "tessera/program/lives.h"
 #include "tessera/runtime/launcher.h"
 #include "tests/distributed/backend_of_transfers.h"
+#include "tests/distributed/count_allocations.h"
 #include "tests/distributed/rank_steps.h"
 #include "tests/distributed/run_ranks.h"
-
-namespace {
-
-std::atomic<bool> is_counting = false;
-std::atomic<std::int64_t> num_allocations = 0;
-
-void count() {
-  if (is_counting) {
-    ++num_allocations;
-  }
-}
-
-}  // namespace
-
-// Those of glibc, which every allocation of the process comes to.
-extern "C" {
-void* __libc_malloc(std::size_t bytes);
-void* __libc_calloc(std::size_t number, std::size_t bytes);
-void* __libc_realloc(void* memory, std::size_t bytes);
-void* __libc_memalign(std::size_t alignment, std::size_t bytes);
-
-void* malloc(std::size_t bytes) {
-  count();
-  return __libc_malloc(bytes);
-}
-
-void* calloc(std::size_t number, std::size_t bytes) {
-  count();
-  return __libc_calloc(number, bytes);
-}
-
-void* realloc(void* memory, std::size_t bytes) {
-  count();
-  return __libc_realloc(memory, bytes);
-}
-
-void* aligned_alloc(std::size_t alignment, std::size_t bytes) {
-  count();
-  return __libc_memalign(alignment, bytes);
-}
-
-void* memalign(std::size_t alignment, std::size_t bytes) {
-  count();
-  return __libc_memalign(alignment, bytes);
-}
-
-int posix_memalign(void** memory, std::size_t alignment, std::size_t bytes) {
-  count();
-  *memory = __libc_memalign(alignment, bytes);
-  return *memory == nullptr ? ENOMEM : 0;
-}
-}
 
 namespace tessera {
 namespace {
@@ -205,7 +150,7 @@ std::string argument_of(const ChildCase& each) {
 ChildCase parse_child(std::string_view argument) {
   argument.remove_prefix(kChild.size());
   const std::size_t end = argument.find_first_of(",-");
-  return {.ranks = std::atoll(argument.data()),
+  return {.ranks = std::atoll(std::string(argument).c_str()),
           .schedule = parse_pipeline_schedule(argument.substr(end + 1)),
           .computes = argument[end] == ','};
 }
@@ -231,18 +176,18 @@ void child(const ChildCase& each) {
                     each.computes ? nullptr : wrap);
     steps.step();
     meeting.arrive_and_wait();
-    is_counting = true;
+    count_allocations();
     meeting.arrive_and_wait();
     for (int step = 2; step <= 5; ++step) {
       steps.step();
     }
     meeting.arrive_and_wait();
-    is_counting = false;
+    counted_allocations();
     meeting.arrive_and_wait();
   });
   if (!each.computes) {
     std::printf("                    transfers alone %45ld   target 0\n",
-                static_cast<long>(num_allocations.load()));
+                static_cast<long>(counted_allocations().made));
     return;
   }
   std::printf("  %-3ld %-15s %10s %10s %12s %12ld   target 32 MB beyond\n",
@@ -251,7 +196,7 @@ void child(const ChildCase& each) {
               format_bytes(before).c_str(),
               format_bytes(plan).c_str(),
               format_bytes(status_bytes("VmHWM:") - before - plan).c_str(),
-              static_cast<long>(num_allocations.load()));
+              static_cast<long>(counted_allocations().made));
 }
 
 void processes(const std::string& self) {

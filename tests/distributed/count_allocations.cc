@@ -7,9 +7,12 @@
 
 namespace {
 
+// NOLINTBEGIN(cppcoreguidelines-avoid-non-const-global-variables): operators of all of the process
 std::atomic<bool> is_counting = false;
 std::atomic<std::int64_t> num_made = 0;
 std::atomic<std::int64_t> num_freed = 0;
+
+// NOLINTEND(cppcoreguidelines-avoid-non-const-global-variables)
 
 void* counted(std::size_t bytes, std::size_t alignment) {
   if (is_counting) {

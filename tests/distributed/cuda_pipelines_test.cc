@@ -14,8 +14,8 @@
 #include "tessera/base/error.h"
 #include "tessera/base/format.h"
 #include "tessera/base/test_error.h"
+#include "tessera/comm/nccl/host_native.h"
 #include "tests/distributed/expect_results.h"
-#include "tests/distributed/host_native.h"
 #include "tests/distributed/run_ranks.h"
 
 namespace tessera {

@@ -219,7 +219,7 @@ class RankTrainer {
     return run_.keep == (is_collective ? Keep::kComputation : Keep::kCollectives);
   }
 
-  // This rank's rows of every microbatch; the labels that count in the whole batch.
+  // This rank's rows of every microbatch; num_labels().
   std::int64_t load_batch(std::int64_t step) {
     const std::int64_t rows = run_.global_batch / run_.microbatches / layout_.num_data();
     const std::int64_t place = data_place(run_.mesh, world_.rank());
@@ -246,6 +246,11 @@ class RankTrainer {
         set("tokens", 0, static_cast<std::int32_t>(vocab));
       }
     }
+    return num_labels();
+  }
+
+  // Those that count in the whole batch.
+  std::int64_t num_labels() const {
     std::int64_t valid = 0;
     for (std::int64_t sequence = 0; sequence < run_.global_batch; ++sequence) {
       for (std::int64_t t = 0; t < run_.sequence_length; ++t) {

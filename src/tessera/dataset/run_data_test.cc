@@ -80,7 +80,7 @@ TEST_F(RunDataTest, IdsAreCheckedAtTheStart) {
   std::string ids(200'000, '\0');
   write_test_file(directory_.path() / "ids", ids);
   EXPECT_EQ(run_sequences(config_, std::nullopt, 255).train.num_tokens(), 100'000);
-  ids[2 * 99'000] = '\xff';
+  ids[std::size_t{2} * 99'000] = '\xff';
   write_test_file(directory_.path() / "ids", ids);
   EXPECT_EQ(run_sequences(config_, std::nullopt, 256).train.num_tokens(), 100'000);
   for (const double share : {0.0, 0.1}) {

@@ -171,14 +171,15 @@ std::optional<std::int64_t> failed_rank(const std::string& reason) {
 bool is_said_before(const RankFiles& files) {
   constexpr double kOthersTime = 1;  // for ranks that fail together
   const std::string own = recorded_message(files);
-  return !own.empty() && wait_until(files.rank == 0 ? 0 : kOthersTime, [&] {
+  const auto is_recorded = [&] {
     for (std::int64_t rank = 0; rank < files.rank; ++rank) {
       if (recorded_message({.run_dir = files.run_dir, .rank = rank}) == own) {
         return true;
       }
     }
     return false;
-  });
+  };
+  return !own.empty() && wait_until(files.rank == 0 ? 0 : kOthersTime, is_recorded);
 }
 
 // The last words of a process of a launch, whose record is written. Of ranks that end because

@@ -20,6 +20,7 @@
 #include "tessera/backend/cpu/cpu_backend.h"
 #include "tessera/backend/cuda/kernels/kernels_under_test.h"
 #include "tessera/base/format.h"
+#include "tessera/comm/nccl/host_native.h"
 #include "tessera/infer/cached_model.h"
 #include "tessera/plan/compile.h"
 #include "tessera/plan/graphs.h"
@@ -29,7 +30,6 @@
 #include "tessera/state/test_training.h"
 #include "tessera/train/test_run.h"
 #include "tessera/train/trainer.h"
-#include "tests/distributed/host_native.h"
 
 namespace tessera {
 namespace {
