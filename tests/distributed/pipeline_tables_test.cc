@@ -64,7 +64,7 @@ std::vector<std::int64_t> draw_layers(Draw& draw, std::int64_t layers) {
   return result;
 }
 
-// Where nothing is buffered, and where so it is launched, each transfer behind the one before it.
+// Where nothing is buffered, and where so it is launched, each transfer after the one before it.
 void expect_no_rank_waits_in_vain(const RankRun& run, const std::vector<Program>& programs) {
   std::vector<CollectiveSequence> classes;
   std::vector<std::size_t> class_of;

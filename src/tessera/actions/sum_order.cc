@@ -73,7 +73,7 @@ std::string sum_order(const ActionTable& table, std::span<const std::int64_t> la
       text += order_text(table, stage, SumOf::kGradients);
     }
   }
-  // The head's gradient is made with the loss where the two are one op, and else behind it.
+  // The head's gradient is made with the loss where the two are one op, and else after it.
   return text + order_text(table, last, SumOf::kGradients) +
          order_text(table, last, SumOf::kLosses);
 }

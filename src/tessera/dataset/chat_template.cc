@@ -190,7 +190,7 @@ class PlainJinja {
     }
   }
 
-  // Transformers drop an end of line behind "%}", too.
+  // Transformers drop an end of line after "%}", too.
   void end_tag(std::string_view end) {
     const bool trims = text_[at_ - 1] == '-';
     plain_ += end;

@@ -107,7 +107,7 @@ TEST(SameCollectives, AreThoseOfTheRanksPlaceAlongThePipeline) {
   EXPECT_THAT(said, Each(said[0]));
 }
 
-// Receives that are called early block what is behind them where there is one queue: programs for
+// Receives that are called early block what follows them where there is one queue: programs for
 // devices call them late enough.
 TEST(SameCollectives, ComeToAnEndInOneQueueOnDevices) {
   RunConfig config = small_config(1, 1);

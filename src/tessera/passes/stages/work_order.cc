@@ -108,7 +108,7 @@ class GlobalOrder {
   }
 
   // Moves works that send to before the one ahead of their reader, wherever they do not wait for
-  // that one: a receive that stands right behind its send is then ahead of its reader.
+  // that one: a receive that stands right after its send is then ahead of its reader.
   void send_ahead_of_readers() {
     ActionGraph graph(actions(), rows_);
     for (const std::vector<std::size_t>& row : rows_) {

@@ -43,7 +43,7 @@ bool passes_any_on(const Instruction& by, const UsedElsewhere& elsewhere) {
   return is_any_of(by.results, elsewhere.later) || is_any_of(by.operands, elsewhere.later);
 }
 
-// Where the work ends with a collective of what it passes on, a fence behind that, which can wait.
+// Where the work ends with a collective of what it passes on, a fence after that, which can wait.
 void add_place_to_wait(CodeBody& body, const UsedElsewhere& elsewhere) {
   const auto last = last_computation(body, 0);
   for (std::int32_t i = last.value_or(-1) + 1; i < body.size(); ++i) {
