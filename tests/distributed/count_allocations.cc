@@ -26,6 +26,14 @@ void* counted(std::size_t bytes, std::size_t alignment) {
   return memory;
 }
 
+void* counted_or_null(std::size_t bytes, std::size_t alignment) noexcept {
+  try {
+    return counted(bytes, alignment);
+  } catch (const std::bad_alloc&) {
+    return nullptr;
+  }
+}
+
 void freed(void* memory) {
   if (is_counting && memory != nullptr) {
     ++num_freed;
@@ -56,6 +64,16 @@ void* operator new(std::size_t bytes) {
 
 void* operator new(std::size_t bytes, std::align_val_t alignment) {
   return counted(bytes, static_cast<std::size_t>(alignment));
+}
+
+void* operator new(std::size_t bytes, const std::nothrow_t& /*tag*/) noexcept {
+  return counted_or_null(bytes, alignof(std::max_align_t));
+}
+
+void* operator new(std::size_t bytes,
+                   std::align_val_t alignment,
+                   const std::nothrow_t& /*tag*/) noexcept {
+  return counted_or_null(bytes, static_cast<std::size_t>(alignment));
 }
 
 void operator delete(void* memory) noexcept {
