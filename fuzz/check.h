@@ -26,4 +26,10 @@ inline bool has_number_behind(std::string_view text, std::string_view word) {
   return false;
 }
 
+// Whether it says that a file is in an encoding that nothing reads there.
+inline bool names_encoding(std::string_view text) {
+  return text.find("found UTF-16 (") != std::string_view::npos ||
+         text.find("found UTF-32 (") != std::string_view::npos;
+}
+
 }  // namespace tessera

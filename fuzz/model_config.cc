@@ -44,7 +44,7 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
     require(error.code() == tessera::ErrorCode::kInvalidData);
     require(tessera::has_number_behind(what, "config.json: not JSON at byte ") ||
             tessera::has_number_behind(what, "config.json: byte ") ||
-            what.starts_with("config.json: \""));
+            what.starts_with("config.json: \"") || tessera::names_encoding(what));
   }
   return 0;
 }

@@ -48,7 +48,7 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
     require(what.starts_with("input: "));
     require(tessera::has_number_behind(what, "offset ") ||
             tessera::has_number_behind(what, "not JSON at byte ") ||
-            tessera::has_number_behind(what, "header: byte "));
+            tessera::has_number_behind(what, "header: byte ") || tessera::names_encoding(what));
   }
   return 0;
 }

@@ -38,7 +38,8 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
     require(tessera::has_number_behind(what, "i.json: not JSON at byte ") ||
             tessera::has_number_behind(what, "i.json: byte ") ||
             tessera::has_number_behind(what, "i.json: \"weight_map\" at byte ") ||
-            what.starts_with("i.json: \"weight_map\": found none"));
+            what.starts_with("i.json: \"weight_map\": found none") ||
+            tessera::names_encoding(what));
   }
   return 0;
 }

@@ -8,7 +8,8 @@
 
 namespace tessera {
 
-// Runs `parse` of a file that it calls "fuzz.toml"; where it refuses the file, it must name a line.
+// Runs `parse` of a file that it calls "fuzz.toml"; where it refuses the file, it must name a line,
+// or its encoding.
 template <class Parse>
 void try_toml(const Parse& parse) {
   constexpr std::string_view kPlace = "fuzz.toml:";
@@ -18,7 +19,8 @@ void try_toml(const Parse& parse) {
     const std::string_view message = error.message();
     require(error.code() == ErrorCode::kInvalidConfig);
     require(message.starts_with(kPlace) && message.size() > kPlace.size() &&
-            std::isdigit(static_cast<unsigned char>(message[kPlace.size()])) != 0);
+            (std::isdigit(static_cast<unsigned char>(message[kPlace.size()])) != 0 ||
+             names_encoding(message)));
   }
 }
 
