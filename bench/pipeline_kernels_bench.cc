@@ -30,6 +30,7 @@
 #include "tessera/actions/split_layers.h"
 #include "tessera/actions/timeline.h"
 #include "tessera/backend/cpu/cpu_backend.h"
+#include "tessera/backend/test_forwarding_backend.h"
 #include "tessera/base/elapsed.h"
 #include "tessera/base/error.h"
 #include "tessera/mesh/cluster.h"
@@ -145,9 +146,9 @@ void balanced(int rounds) {
 
 // A rank without others: transfers and collectives do nothing. Takes the time of all else, by
 // action.
-class LoneBackend final : public Backend {
+class LoneBackend final : public ForwardingBackend {
  public:
-  explicit LoneBackend(const Program& program) : cpu_(make_cpu_backend(1)) {
+  LoneBackend(Backend& cpu, const Program& program) : ForwardingBackend(cpu) {
     for (const Segment& segment : program.segments) {
       for (const Instruction& instruction : segment.instructions) {
         const auto [found, is_new] =
@@ -157,22 +158,6 @@ class LoneBackend final : public Backend {
     }
   }
 
-  std::string_view name() const override { return "lone"; }
-
-  std::unique_ptr<Arena> allocate(std::int64_t bytes) override { return cpu_->allocate(bytes); }
-
-  void draw(const Initial& initial, const View& out) override { cpu_->draw(initial, out); }
-
-  std::int64_t workspace_bytes(const Op& op,
-                               std::span<const View> operands,
-                               std::span<const View> results) override {
-    return cpu_->workspace_bytes(op, operands, results);
-  }
-
-  void synchronize() override { cpu_->synchronize(); }
-
-  void abort(std::string_view reason) override { cpu_->abort(reason); }
-
   void run(const Op& op, const Views& views, StreamId stream) override {
     const bool is_of_others =
         op.get_if<SendAttrs>() != nullptr || op.get_if<ReceiveAttrs>() != nullptr ||
@@ -181,7 +166,7 @@ class LoneBackend final : public Backend {
       return;
     }
     const Clock::time_point start = Clock::now();
-    cpu_->run(op, views, stream);
+    ForwardingBackend::run(op, views, stream);
     seconds_[actions_.at(&op)] += seconds_since(start);
   }
 
@@ -189,7 +174,6 @@ class LoneBackend final : public Backend {
   std::map<Action, double> take() { return std::exchange(seconds_, {}); }
 
  private:
-  std::unique_ptr<Backend> cpu_;
   std::map<const Op*, Action> actions_;
   std::map<Action, double> seconds_;
 };
@@ -200,7 +184,8 @@ std::map<Action, double> lone_costs(const RankRun& run, const Program& program, 
   std::map<Action, std::vector<double>> seconds;
   std::barrier meeting(kRanks);
   const auto body = [&](bool is_measured) {
-    LoneBackend backend(program);
+    const std::unique_ptr<Backend> cpu = make_cpu_backend(1);
+    LoneBackend backend(*cpu, program);
     Executor executor(program, backend);
     fill(executor, run, program, rank);
     for (int step = 0; step <= kSteps; ++step) {

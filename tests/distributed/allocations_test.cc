@@ -15,6 +15,7 @@
 #include "tests/distributed/count_allocations.h"
 #include "tests/distributed/rank_steps.h"
 #include "tests/distributed/run_ranks.h"
+#include "tests/distributed/schedule_name.h"
 
 namespace tessera {
 namespace {
@@ -79,11 +80,7 @@ TEST_P(PipelineAllocationsTest, NoneOutlivesItsStep) {
 INSTANTIATE_TEST_SUITE_P(Schedules,
                          PipelineAllocationsTest,
                          testing::ValuesIn(kPipelineSchedules),
-                         [](const auto& test) {
-                           std::string text(name(test.param));
-                           std::erase(text, '-');
-                           return text;
-                         });
+                         schedule_name);
 
 }  // namespace
 }  // namespace tessera

@@ -13,6 +13,7 @@
 #include "tessera/program/step_traffic.h"
 #include "tests/distributed/expect_results.h"
 #include "tests/distributed/run_ranks.h"
+#include "tests/distributed/schedule_name.h"
 
 namespace tessera {
 namespace {
@@ -87,11 +88,7 @@ TEST_P(PipelineScheduleTest, TrainsAsOneRankDoes) {
 INSTANTIATE_TEST_SUITE_P(Schedules,
                          PipelineScheduleTest,
                          testing::ValuesIn(kPipelineSchedules),
-                         [](const auto& tried) {
-                           std::string text(name(tried.param));
-                           std::erase(text, '-');
-                           return text;
-                         });
+                         schedule_name);
 
 // Each rank of the pipeline is several, with placements, overlap and recompute of their own.
 TEST(Pipeline, TrainsAsDataAndTensorRanksDo) {

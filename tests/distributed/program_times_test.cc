@@ -15,6 +15,7 @@
 #include "tessera/ops/op.h"
 #include "tessera/runtime/instruction_run.h"
 #include "tests/distributed/run_ranks.h"
+#include "tests/distributed/schedule_name.h"
 
 namespace tessera {
 namespace {
@@ -104,11 +105,7 @@ TEST_P(ProgramTimesTest, AStepTakesWhatItsTimelineSays) {
 INSTANTIATE_TEST_SUITE_P(Schedules,
                          ProgramTimesTest,
                          testing::ValuesIn(kPipelineSchedules),
-                         [](const auto& test) {
-                           std::string text(name(test.param));
-                           std::erase(text, '-');
-                           return text;
-                         });
+                         schedule_name);
 
 }  // namespace
 }  // namespace tessera

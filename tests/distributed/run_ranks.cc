@@ -12,6 +12,7 @@
 #include <thread>
 #include <utility>
 
+#include "tessera/backend/test_forwarding_backend.h"
 #include "tessera/base/error.h"
 #include "tessera/base/format.h"
 #include "tessera/base/half.h"
@@ -60,10 +61,10 @@ Graph with_second_loss(Graph graph) {
 
 // A backend whose ops on the rank's thread take as long as on a device of so many FLOP/s. Short
 // sleeps are put off and made up for by a later op.
-class PacedBackend final : public Backend {
+class PacedBackend final : public ForwardingBackend {
  public:
   // Borrows `backend`.
-  PacedBackend(Backend& backend, double flops) : backend_(backend), flops_(flops) {}
+  PacedBackend(Backend& backend, double flops) : ForwardingBackend(backend), flops_(flops) {}
 
   void learn(const Program& program) {
     for (const Segment& segment : program.segments) {
@@ -78,27 +79,9 @@ class PacedBackend final : public Backend {
     }
   }
 
-  std::string_view name() const override { return "paced"; }
-
-  std::unique_ptr<Arena> allocate(std::int64_t bytes) override { return backend_.allocate(bytes); }
-
-  void draw(const Initial& initial, const View& out) override { backend_.draw(initial, out); }
-
-  std::int64_t workspace_bytes(const Op& op,
-                               std::span<const View> operands,
-                               std::span<const View> results) override {
-    return backend_.workspace_bytes(op, operands, results);
-  }
-
-  void synchronize() override { backend_.synchronize(); }
-
-  World* world() override { return backend_.world(); }
-
-  Channel* channel(const Op& op) override { return backend_.channel(op); }
-
   void run(const Op& op, const Views& views, StreamId stream) override {
     const Clock::time_point start = Clock::now();
-    backend_.run(op, views, stream);
+    ForwardingBackend::run(op, views, stream);
     if (stream != StreamId{0}) {
       return;
     }
@@ -109,10 +92,7 @@ class PacedBackend final : public Backend {
     }
   }
 
-  void abort(std::string_view reason) override { backend_.abort(reason); }
-
  private:
-  Backend& backend_;
   double flops_;
   std::map<const Op*, Clock::duration> seconds_;
   Clock::time_point ready_;  // when the device is done with what it was given

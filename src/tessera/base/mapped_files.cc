@@ -92,14 +92,10 @@ void leave_record(const Ranges& all, std::string_view path) {
 // Puts zeros in place of the page of a watched file; whether that went well.
 bool replace_page(Range& range, void* address) {
   const std::uintptr_t size = ranges().page_bytes;
-  const std::uintptr_t page = reinterpret_cast<std::uintptr_t>(address) / size * size;
+  char* const page = static_cast<char*>(address) - reinterpret_cast<std::uintptr_t>(address) % size;
   range.lost = true;
-  return ::mmap(reinterpret_cast<void*>(page),  // NOLINT(performance-no-int-to-ptr)
-                size,
-                PROT_READ,
-                MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED,
-                -1,
-                0) != MAP_FAILED;
+  return ::mmap(page, size, PROT_READ, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0) !=
+         MAP_FAILED;
 }
 
 void on_bus_error(int signal, siginfo_t* info, void* /*context*/) {
