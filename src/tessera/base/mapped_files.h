@@ -8,7 +8,7 @@ namespace tessera {
 
 // A mapped file that the system can no longer read, because it was cut or its disk failed, kills
 // whoever touches it (SIGBUS). From the first call on the process ends with exit code 3 instead,
-// after a line that names the file.
+// after a line that names the file, unless the file is watched (note_mapping()).
 void guard_mapped_files();
 
 // Where that also leaves a record, as write_exit_record() does, for the process's `rank`. An empty

@@ -7,6 +7,7 @@
 #include <string>
 
 #include "tessera/base/error.h"
+#include "tessera/base/text.h"
 #include "tessera/base/utf8.h"
 
 namespace tessera {
@@ -129,13 +130,6 @@ std::string_view jinja_of(ChatTemplateName name) {
 
 namespace {
 
-// Replaces all of `from` in `text`.
-void replace_all(std::string& text, std::string_view from, std::string_view to) {
-  for (std::size_t at = 0; (at = text.find(from, at)) != std::string::npos; at += to.size()) {
-    text.replace(at, from.size(), to);
-  }
-}
-
 // Reads a template in Jinja, without what may be written in two ways.
 class PlainJinja {
  public:
@@ -149,10 +143,10 @@ class PlainJinja {
         read_outside();
       }
     }
-    replace_all(plain_, "'+'", "");
-    replace_all(plain_, "message.role", "message['role']");
-    replace_all(plain_, "message.content", "message['content']");
-    replace_all(
+    plain_ = replace_all(plain_, "'+'", "");
+    plain_ = replace_all(plain_, "message.role", "message['role']");
+    plain_ = replace_all(plain_, "message.content", "message['content']");
+    plain_ = replace_all(
         plain_,
         "{%ifnotadd_generation_promptisdefined%}{%setadd_generation_prompt=false%}{%endif%}",
         "");
@@ -162,6 +156,7 @@ class PlainJinja {
 
  private:
   static constexpr std::string_view kSpaces = " \t\n";
+  static constexpr std::string_view kBlanks = kSpaces.substr(0, 2);
 
   // An end of line is its escape, and each quote the same.
   void read_quoted() {
@@ -203,6 +198,7 @@ class PlainJinja {
     }
   }
 
+  // Transformers drop the blanks before a "{%" that begins a line, too.
   void read_outside() {
     const std::string_view two = text_.substr(at_, 2);
     if (two != "{{" && two != "{%") {
@@ -210,12 +206,18 @@ class PlainJinja {
       return;
     }
     const bool trims = text_.substr(at_ + 2).starts_with('-');
-    if (trims || two == "{%") {
-      plain_.resize(plain_.find_last_not_of(trims ? kSpaces : kSpaces.substr(0, 2)) + 1);
+    if (trims || (two == "{%" && begins_line())) {
+      plain_.resize(plain_.find_last_not_of(trims ? kSpaces : kBlanks) + 1);
     }
     plain_ += two;
     in_tag_ = true;
     at_ += two.size();
+  }
+
+  // Whether nothing but blanks stands between here and the start of the line.
+  bool begins_line() const {
+    const std::size_t last = text_.substr(0, at_).find_last_not_of(kBlanks);
+    return last == std::string_view::npos || text_[last] == '\n';
   }
 
   std::string_view text_;

@@ -88,6 +88,12 @@ TEST(TextEncoder, AModelsOwnChatTemplateIsNotReplacedInSilence) {
                       "add_generation_prompt %}{{ '<|im_start|>assistant\\n' }}{% endif %}",
                       ChatTemplateName::kAuto),
               HasSubstr("conversations are written as chatml alone"));
+  // With a blank after each message: it does not begin the line.
+  EXPECT_THAT(warning("{% for message in messages %}{{'<|im_start|>' + message['role'] + '\\n' + "
+                      "message['content'] + '<|im_end|>\\n'}} {% endfor %}{% if "
+                      "add_generation_prompt %}{{ '<|im_start|>assistant\\n' }}{% endif %}",
+                      ChatTemplateName::kAuto),
+              HasSubstr("conversations are written as chatml alone"));
   EXPECT_THAT(warning("{{ '<|im_start|>system' }}", ChatTemplateName::kAuto),
               HasSubstr("conversations are written as chatml alone"));
   const std::string other = "{% for m in messages %}[INST] {{m.content}} [/INST]{% endfor %}";

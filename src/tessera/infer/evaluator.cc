@@ -169,11 +169,11 @@ EvaluatorRanks::EvaluatorRanks(const TrainedModel& model)
   }
 }
 
-// Of a process that fails before its ranks run: as require_none_failed().
-void EvaluatorRanks::leave(const Error& error) {
-  if (patience_ && !has_prepared_) {
+// Where the ranks are processes: waits once until all have prepared their data or, with an error,
+// failed before that; then as require_none_failed().
+void EvaluatorRanks::meet(const std::optional<Error>& error) {
+  if (patience_ && !std::exchange(has_prepared_, true)) {
     patience_->wait();
-    has_prepared_ = true;
     require_none_failed(*world_, error);
   }
 }
@@ -194,11 +194,7 @@ void EvaluatorRanks::run(std::int64_t length,
       .parameters = parameters,
       .num_rows = num_rows,
       .last_rank = run.plan.pipeline ? run.plan.pipeline->table.rank_of_stage.back() : 0};
-  if (patience_) {
-    patience_->wait();
-    has_prepared_ = true;
-    require_none_failed(*world_, std::nullopt);
-  }
+  meet(std::nullopt);
   run_ranks(config, world_.get(), [&](World& world) {
     Evaluator evaluator(setup, world);
     body(evaluator, world_ != nullptr || world.rank() == 0);

@@ -101,7 +101,7 @@ class EvaluatorRanks {
     try {
       body();
     } catch (...) {
-      leave(to_error(std::current_exception()));
+      meet(to_error(std::current_exception()));
       throw;
     }
   }
@@ -113,7 +113,7 @@ class EvaluatorRanks {
   void run(std::int64_t length, const std::function<void(Evaluator&, bool keeps)>& body);
 
  private:
-  void leave(const Error& error);
+  void meet(const std::optional<Error>& error);
 
   const TrainedModel& model_;
   std::optional<MpiLaunch> launch_;

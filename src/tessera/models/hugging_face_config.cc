@@ -7,7 +7,6 @@
 #include "tessera/base/error.h"
 #include "tessera/base/format.h"
 #include "tessera/base/json.h"
-#include "tessera/models/hugging_face_keys.h"
 
 namespace tessera {
 namespace {
@@ -61,6 +60,12 @@ std::string HuggingFaceConfig::place(std::string_view key) const {
 
 void HuggingFaceConfig::refuse(std::string_view key, std::string_view expected) const {
   fail(ErrorCode::kInvalidData, "{}: found {}, expected {}", place(key), found(key), expected);
+}
+
+void HuggingFaceConfig::require_lacks(ModelPart part) const {
+  for (const std::string_view key : keys_of(part)) {
+    require(!flag(key, false), key, "false");
+  }
 }
 
 void HuggingFaceConfig::require(bool known, std::string_view key, std::string_view expected) const {

@@ -10,6 +10,7 @@
 
 #include "tessera/ir/dtype.h"
 #include "tessera/models/hugging_face_fields.h"
+#include "tessera/models/hugging_face_keys.h"
 
 namespace tessera {
 
@@ -56,6 +57,9 @@ class HuggingFaceConfig {
   std::vector<std::string> texts(std::string_view key) const;
   std::vector<double> reals(std::string_view key) const;
 
+  // Refuses a key that says that the model has the part, which its family has not.
+  void require_lacks(ModelPart part) const;
+
   // Refuses the value of a key that this program has no model for.
   void require(bool known, std::string_view key, std::string_view expected) const;
 
@@ -64,9 +68,9 @@ class HuggingFaceConfig {
 
   // To be called when all is read that the family reads. Keys that nobody read are refused where
   // other models have them for what a model computes; those that no model here knows are returned,
-  // as "\"key\" at byte 9: found 3", even with false, since what is on without them nobody knows;
-  // those that leave the result alone are passed over, and values that say what models without the
-  // key have.
+  // as "\"key\" at byte 9: found 3", even with false, since what is on without them nobody knows
+  // (but for a false in an object); those that leave the result alone are passed over, and values
+  // that say what models without the key have.
   std::vector<std::string> check_unread() const;
 
   const std::string& path() const { return path_; }

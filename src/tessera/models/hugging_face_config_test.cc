@@ -460,6 +460,17 @@ TEST(HuggingFaceKeys, FalseIsNotAlwaysNothing) {
     EXPECT_EQ(refused_key("llama", format(R"("{}": false)", key)), key);
     EXPECT_THAT(read_with("llama", format(R"("{}": true)", key)).unknown_keys, testing::IsEmpty());
   }
+  // A part that the family lacks, the other way round.
+  for (const auto& [family, keys] : std::map<std::string, std::vector<std::string>>{
+           {"gpt2", {"use_rope", "use_rms_norm", "use_swiglu"}},
+           {"gpt_neox", {"use_rmsnorm", "use_glu"}},
+           {"olmo2", {"pre_norm", "do_layer_norm_before"}}}) {
+    for (const std::string& key : keys) {
+      EXPECT_EQ(refused_key(family, format(R"("{}": true)", key)), key);
+      EXPECT_THAT(read_with(family, format(R"("{}": false)", key)).unknown_keys,
+                  testing::IsEmpty());
+    }
+  }
   EXPECT_THAT(
       read_with("llama", R"("is_decoder": false, "use_parallel_residual": false)").unknown_keys,
       testing::IsEmpty());

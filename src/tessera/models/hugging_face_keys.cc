@@ -2,6 +2,10 @@
 
 #include <algorithm>
 #include <array>
+#include <span>
+#include <string_view>
+
+#include "tessera/base/error.h"
 
 namespace tessera {
 namespace {
@@ -180,7 +184,6 @@ constexpr auto kChanging = std::to_array<std::string_view>({
     "add_cross_attention",
     "block_configs",
     "cross_attention_hidden_size",
-    "do_layer_norm_before",
     "embedding_size",
     "ffn_dim",
     "first_k_dense_replace",
@@ -220,43 +223,54 @@ constexpr auto kChanging = std::to_array<std::string_view>({
     "sparsity_config",
 });
 
-// Parts that a model has unless the key is false. Their families read theirs first.
+// Parts that all models here have unless the key is false. A family that knows its key reads it.
 constexpr auto kOnUnlessFalse = std::to_array<std::string_view>({
     "add_final_layer_norm",
     "causal",
     "causal_attention",
-    "do_layer_norm_before",
     "final_layernorm",
     "final_norm",
     "is_causal",
     "layer_norm_elementwise_affine",
     "layernorm_elementwise_affine",
-    "mlp_gated",
-    "norm_before",
-    "normalize_before",
-    "pre_norm",
-    "prenorm",
-    "rope",
-    "rotary",
     "scale_attention",
     "scale_attn",
     "scale_attn_weights",
     "use_causal_mask",
     "use_final_layernorm",
     "use_final_norm",
-    "use_gated_mlp",
-    "use_glu",
-    "use_pre_norm",
     "use_residual",
-    "use_rms_norm",
-    "use_rmsnorm",
+});
+
+// Parts of most models here, and those that families say that they lack.
+constexpr auto kRotaryKeys = std::to_array<std::string_view>({
+    "rope",
+    "rotary",
     "use_rope",
     "use_rotary",
     "use_rotary_emb",
     "use_rotary_embeddings",
     "use_rotary_position_embeddings",
+});
+constexpr auto kRmsNormKeys = std::to_array<std::string_view>({"use_rms_norm", "use_rmsnorm"});
+constexpr auto kGateKeys = std::to_array<std::string_view>({
+    "mlp_gated",
+    "use_gated_mlp",
+    "use_glu",
     "use_swiglu",
 });
+constexpr auto kNormBeforeKeys = std::to_array<std::string_view>({
+    "do_layer_norm_before",
+    "norm_before",
+    "normalize_before",
+    "pre_norm",
+    "prenorm",
+    "use_pre_norm",
+});
+
+bool contains(std::span<const std::string_view> keys, std::string_view key) {
+  return std::ranges::find(keys, key) != keys.end();
+}
 
 }  // namespace
 
@@ -264,12 +278,29 @@ bool is_harmless_key(std::string_view key) {
   return std::ranges::find(kHarmless, key) != kHarmless.end();
 }
 
+std::span<const std::string_view> keys_of(ModelPart part) {
+  switch (part) {
+    case ModelPart::kRotary:
+      return kRotaryKeys;
+    case ModelPart::kRmsNorm:
+      return kRmsNormKeys;
+    case ModelPart::kGate:
+      return kGateKeys;
+    case ModelPart::kNormBefore:
+      return kNormBeforeKeys;
+  }
+  fail(ErrorCode::kInternal, "a part of a model without a name");
+}
+
 bool is_on_unless_false(std::string_view key) {
-  return std::ranges::find(kOnUnlessFalse, key) != kOnUnlessFalse.end();
+  using enum ModelPart;
+  return contains(kOnUnlessFalse, key) ||
+         std::ranges::any_of(std::array{kRotary, kRmsNorm, kGate, kNormBefore},
+                             [&](ModelPart part) { return contains(keys_of(part), key); });
 }
 
 bool changes_result(std::string_view key) {
-  return std::ranges::find(kChanging, key) != kChanging.end();
+  return contains(kChanging, key);
 }
 
 }  // namespace tessera

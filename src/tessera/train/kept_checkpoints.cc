@@ -12,7 +12,7 @@ KeptCheckpoints::KeptCheckpoints(RankControl& control,
     : control_(control), rules_(rules), warn_(std::move(warn)) {}
 
 void KeptCheckpoints::prune(const std::filesystem::path& newest, DirectoryRemover& remover) {
-  if (is_new_ && control_.leads()) {
+  if (is_new() && control_.leads()) {
     warn_of([&] {
       prune_checkpoints(rules_.directory(), static_cast<int>(rules_.keys.keep), newest, remover);
     });
@@ -21,10 +21,9 @@ void KeptCheckpoints::prune(const std::filesystem::path& newest, DirectoryRemove
 }
 
 bool KeptCheckpoints::has_too_many() {
-  const std::int64_t keep = rules_.keys.keep;
   bool too_many = false;
-  if (control_.leads() && is_new_ && keep > 0) {
-    warn_of([&] { too_many = count_checkpoints(rules_.directory()) > keep; });
+  if (control_.leads() && is_new()) {
+    warn_of([&] { too_many = count_checkpoints(rules_.directory()) > rules_.keys.keep; });
   }
   return !control_.from_leader(too_many ? "too many" : "").empty();
 }

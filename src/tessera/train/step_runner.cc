@@ -98,7 +98,9 @@ StepRunner::Result StepRunner::run(const CheckpointMeta& done) {
   if (num_steps_++ > 0) {
     all_seconds_ += seconds_;
     const std::optional<double> waited = executor_.waited_for_ranks_seconds();
-    waited_seconds_ = waited ? std::optional(waited_seconds_.value_or(0) + *waited) : std::nullopt;
+    if (waited) {
+      waited_seconds_ = waited_seconds_.value_or(0) + *waited;
+    }
   }
   return {.metrics = {.step = step,
                       .loss = mean_loss(outputs, valid),

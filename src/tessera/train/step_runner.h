@@ -69,8 +69,8 @@ class StepRunner {
   BatchSampler sampler_;
   double seconds_ = 0;
   std::int64_t num_steps_ = 0;
-  double all_seconds_ = 0;                    // of the steps but the first
-  std::optional<double> waited_seconds_ = 0;  // for other ranks, in these
+  double all_seconds_ = 0;                     // of the steps but the first
+  std::optional<double> waited_seconds_ = {};  // for other ranks, in these, where it is known
 };
 
 }  // namespace tessera

@@ -169,6 +169,9 @@ ModelSection gpt2_from_hugging_face(const HuggingFaceConfig& config) {
                  "\"gelu_new\"");
   config.require(config.flag("tie_word_embeddings", true), "tie_word_embeddings", "true");
   config.require(config.flag("scale_attn_weights", true), "scale_attn_weights", "true");
+  for (const ModelPart part : {ModelPart::kRotary, ModelPart::kRmsNorm, ModelPart::kGate}) {
+    config.require_lacks(part);
+  }
   config.require(!config.flag("scale_attn_by_inverse_layer_idx", false),
                  "scale_attn_by_inverse_layer_idx",
                  "false");

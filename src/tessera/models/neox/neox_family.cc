@@ -180,6 +180,8 @@ ModelSection neox_from_hugging_face(const HuggingFaceConfig& config) {
                  "hidden_act",
                  "\"gelu\", or the tanh form, \"gelu_fast\" or \"gelu_new\"");
   config.require(config.flag("attention_bias", true), "attention_bias", "true");
+  config.require_lacks(ModelPart::kRmsNorm);
+  config.require_lacks(ModelPart::kGate);
   config.require(!config.flag("tie_word_embeddings", false), "tie_word_embeddings", "false");
   return section_of({.name = std::string(sizes().name())}, result);
 }

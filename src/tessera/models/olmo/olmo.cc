@@ -35,6 +35,7 @@ DecoderConfig olmo(DecoderConfig sizes) {
 
 void read_file(const HuggingFaceConfig& file, DecoderConfig& config) {
   take_rope(file, config);
+  file.require_lacks(ModelPart::kNormBefore);
 }
 
 // Source: transformers' Olmo2Config.
