@@ -14,6 +14,7 @@
 #include <string_view>
 #include <vector>
 
+#include "bench/median.h"
 #include "bench/process_cost.h"
 #include "tessera/backend/cpu/cpu_backend.h"
 #include "tessera/backend/null/null_backend.h"
@@ -35,11 +36,6 @@ namespace tessera {
 namespace {
 
 using Clock = std::chrono::steady_clock;
-
-double median(std::vector<double> values) {
-  std::sort(values.begin(), values.end());
-  return values[values.size() / 2];
-}
 
 constexpr int kThreads = 2;
 
@@ -148,7 +144,7 @@ void plans() {
     std::vector<double> seconds;
     std::int64_t peak = 0;
     for (int i = 0; i < 5; ++i) {
-      const ProcessCost cost = cost_of_process(arguments, true);
+      const ProcessCost cost = cost_of_success(arguments);
       seconds.push_back(cost.seconds);
       peak = cost.peak_bytes;
     }

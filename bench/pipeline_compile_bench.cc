@@ -21,6 +21,7 @@
 #include <utility>
 #include <vector>
 
+#include "bench/median.h"
 #include "bench/process_cost.h"
 #include "tessera/actions/check.h"
 #include "tessera/actions/schedules.h"
@@ -35,6 +36,7 @@
 #include "tessera/plan/target.h"
 #include "tessera/program/collective_calls.h"
 #include "tessera/program/verify_ranks.h"
+#include "tests/distributed/rank_steps.h"
 #include "tests/distributed/run_ranks.h"
 
 namespace tessera {
@@ -42,11 +44,6 @@ namespace {
 
 namespace fs = std::filesystem;
 using Clock = std::chrono::steady_clock;
-
-double median(std::vector<double> values) {
-  std::sort(values.begin(), values.end());
-  return values[values.size() / 2];
-}
 
 // Of several runs.
 template <class Run>
@@ -110,7 +107,7 @@ void large_model(const std::string& self) {
   std::vector<Case> cases = {{"whole", ""}, {"rank", "   target 0.6"}, {"all", "   target 1.5"}};
   for (int round = 0; round < 5; ++round) {
     for (Case& each : cases) {
-      const ProcessCost cost = cost_of_process({self, "--child=" + each.name}, true);
+      const ProcessCost cost = cost_of_success({self, "--child=" + each.name});
       each.seconds.push_back(cost.seconds);
       each.peak = cost.peak_bytes;
     }
@@ -139,16 +136,6 @@ RankRun sixteen_layers(std::int64_t pipeline, std::int64_t microbatches) {
   run.model.layers = 16;
   return pipeline == 1 ? run
                        : with_stages(std::move(run), PipelineSchedule::kInterleaved, 2 * pipeline);
-}
-
-std::vector<Program> programs_of(const RankRun& run) {
-  const CompileOptions options = rank_options(run, {});
-  if (options.pipeline) {
-    return compile_pipeline(whole_graph(run), options);
-  }
-  std::vector<Program> programs;
-  programs.push_back(compile_training(whole_graph(run), options));
-  return programs;
 }
 
 // Both in turn.
@@ -197,7 +184,7 @@ std::pair<double, double> seconds_to_plan(const RankPrograms& first, const RankP
 
 void checks() {
   const RankRun run = sixteen_layers(8, 32);
-  const std::vector<Program> programs = programs_of(run);
+  const std::vector<Program> programs = rank_programs(run);
   const ActionTable table = action_table(run);
   std::vector<std::size_t> class_of(programs.size());
   std::iota(class_of.begin(), class_of.end(), std::size_t{0});
@@ -215,13 +202,13 @@ void checks() {
       1e3 * table_check,
       1e3 * ranks,
       1e3 * (table_check + ranks));
-  const auto [all, whole] = seconds_to_verify(programs, programs_of(sixteen_layers(1, 32)));
+  const auto [all, whole] = seconds_to_verify(programs, rank_programs(sixteen_layers(1, 32)));
   std::printf("  verify of all %.1f ms, without a pipeline %.1f ms: %.2f   target 1.3\n",
               1e3 * all,
               1e3 * whole,
               all / whole);
-  const RankPrograms few = programs_of(sixteen_layers(8, 16));
-  const RankPrograms many = programs_of(sixteen_layers(8, 64));
+  const RankPrograms few = rank_programs(sixteen_layers(8, 16));
+  const RankPrograms many = rank_programs(sixteen_layers(8, 64));
   const auto [verified_many, verified_few] = seconds_to_verify(many, few);
   const auto [planned_many, planned_few] = seconds_to_plan(unplanned(many), unplanned(few));
   std::printf("  64 microbatches over 16: verify %.2f, plan_memory %.2f   targets 4.4\n",
@@ -243,7 +230,7 @@ void first_step(const fs::path& directory) {
     for (const int pipeline : {1, 4}) {
       fs::remove_all(directory / "run");
       const ProcessCost cost =
-          cost_of_process({"build/tessera",
+          cost_of_success({"build/tessera",
                            "train",
                            format("--run.dir={}/run", directory.string()),
                            "--model.name=llama3",
@@ -260,8 +247,7 @@ void first_step(const fs::path& directory) {
                            "--train.microbatch=1",
                            "--train.global_batch=8",
                            "--run.threads=1",
-                           format("--parallel.pipeline={}", pipeline)},
-                          true);
+                           format("--parallel.pipeline={}", pipeline)});
       seconds[pipeline == 1 ? 0 : 1].push_back(cost.seconds);
     }
   }

@@ -26,6 +26,7 @@
 #include <utility>
 #include <vector>
 
+#include "bench/median.h"
 #include "tessera/actions/schedules.h"
 #include "tessera/actions/split_layers.h"
 #include "tessera/actions/timeline.h"
@@ -50,11 +51,6 @@ using Clock = std::chrono::steady_clock;
 constexpr std::int64_t kRanks = 2;
 constexpr std::int64_t kMicrobatches = 8;
 constexpr double kBubble = 0.111;  // of the schedule
-
-double median(std::vector<double> values) {
-  std::sort(values.begin(), values.end());
-  return values[values.size() / 2];
-}
 
 double cpu_seconds(clockid_t clock) {
   timespec time = {};

@@ -5,6 +5,7 @@
 #include <cstdlib>
 #include <fstream>
 #include <iterator>
+#include <stdexcept>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -30,7 +31,6 @@ inline ProcessCost cost_of_process(const std::vector<std::string>& arguments, bo
   if (process == 0) {
     if (is_quiet) {
       ::dup2(::open("/dev/null", O_WRONLY), STDOUT_FILENO);
-      ::dup2(STDOUT_FILENO, STDERR_FILENO);
     }
     std::vector<char*> pointers;
     for (const std::string& argument : arguments) {
@@ -45,6 +45,19 @@ inline ProcessCost cost_of_process(const std::vector<std::string>& arguments, bo
   ::wait4(process, &status, 0, &usage);
   return {.seconds = status == 0 ? seconds_since(start) : -1.0,
           .peak_bytes = usage.ru_maxrss * 1024};
+}
+
+// Of one that must not fail: throws where it does. What it prints is dropped, but for errors.
+inline ProcessCost cost_of_success(const std::vector<std::string>& arguments) {
+  const ProcessCost cost = cost_of_process(arguments, true);
+  if (cost.seconds < 0) {
+    std::string text;
+    for (const std::string& argument : arguments) {
+      text += argument + " ";
+    }
+    throw std::runtime_error(text + "failed");
+  }
+  return cost;
 }
 
 // Of this process: "VmRSS:", "VmHWM:" (its peak).

@@ -1,6 +1,5 @@
 #pragma once
 
-#include <algorithm>
 #include <filesystem>
 #include <fstream>
 #include <stdexcept>
@@ -10,6 +9,7 @@
 
 #include <nlohmann/json.hpp>
 
+#include "bench/median.h"
 #include "tessera/config/config.h"
 #include "tessera/config/run_config.h"
 #include "tessera/resolve/resolve.h"
@@ -37,11 +37,6 @@ inline std::vector<double> train_and_read(const std::filesystem::path& directory
   }
   std::filesystem::remove_all(directory / "run");
   return values;
-}
-
-inline double median(std::vector<double> values) {
-  std::ranges::sort(values);
-  return values.empty() ? 0.0 : values[values.size() / 2];
 }
 
 }  // namespace tessera

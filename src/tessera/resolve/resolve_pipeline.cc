@@ -52,7 +52,7 @@ ResolvedPipeline make_named(const RunConfig& config, std::int64_t microbatches) 
       .chunks = config.pipeline.chunks.value_or(default_chunks(schedule)),
       .microbatches = microbatches};
   with_context([&] { return placed(config, "pipeline.chunks"); }, [&] { require_chunks(request); });
-  // What else a schedule refuses is a number of microbatches.
+  // What else a schedule refuses is a number of microbatches, or a table beyond all use.
   return with_context([&] { return placed(config, "train.global_batch"); },
                       [&] {
                         return ResolvedPipeline{
@@ -80,6 +80,7 @@ std::optional<std::string> idle_note(const ActionTable& table) {
 // Seconds from the end of a forward to its value's arrival at the next stage, over the slowest of
 // the levels that stages are apart by; 0 where the cluster file says nothing of these.
 double hop_seconds(const Plan& plan, const std::vector<Level>& levels) {
+  const auto bytes = static_cast<double>(boundary_bytes(plan));
   double slowest = 0.0;
   for (const MeshAxis& axis : plan.layout.mesh.axes) {
     const auto level = std::ranges::find(levels, axis.level, &Level::name);
@@ -87,9 +88,7 @@ double hop_seconds(const Plan& plan, const std::vector<Level>& levels) {
       continue;
     }
     const double bandwidth = bandwidth_of(levels, axis.level);
-    const double on_link =
-        bandwidth > 0 ? static_cast<double>(boundary_bytes(plan)) / bandwidth : 0.0;
-    slowest = std::max(slowest, level->latency + on_link);
+    slowest = std::max(slowest, level->latency + (bandwidth > 0 ? bytes / bandwidth : 0.0));
   }
   return slowest;
 }

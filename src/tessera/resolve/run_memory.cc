@@ -159,7 +159,7 @@ RunMemory run_memory(const PlannedRun& run, const RunPrograms& programs) {
 
 RunMemory run_memory(const PlannedRun& run, const RunPrograms& programs, bool on_device) {
   std::optional<RankCopies> copies;
-  if (run.target.is_device() || run.saves_in_background) {
+  if (on_device || run.saves_in_background) {
     copies.emplace(run.plan, programs);
   }
   RunMemory most;

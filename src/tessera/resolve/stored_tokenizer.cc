@@ -2,6 +2,7 @@
 
 #include <span>
 #include <system_error>
+#include <vector>
 
 #include "tessera/base/error.h"
 #include "tessera/base/format.h"
@@ -66,14 +67,20 @@ void require_tokenizer(const fs::path& tokenizer,
   if (found == meta.tokenizer) {
     return;
   }
-  // Its copies, in the run's directory and beside the checkpoint.
+  // Its copies, in the run's directory, where the checkpoint is one of a run's, and beside it.
   std::error_code error;
   const fs::path place = fs::canonical(checkpoint, error);
+  std::vector<fs::path> places;
+  if (!error && place.parent_path().filename() == "checkpoints") {
+    places.push_back(tokenizer_copy(place.parent_path().parent_path()));
+  }
+  if (!error) {
+    places.push_back(tokenizer_copy(place));
+  }
   std::string copies;
-  for (const fs::path& copy :
-       {tokenizer_copy(place.parent_path().parent_path()), tokenizer_copy(place)}) {
+  for (const fs::path& copy : places) {
     std::error_code absent;
-    if (error || !fs::is_regular_file(copy, absent)) {
+    if (!fs::is_regular_file(copy, absent)) {
       continue;
     }
     if (tokenizer_checksum(copy) == meta.tokenizer) {

@@ -19,9 +19,18 @@ namespace {
 // Whose edges say which actions come after which: of a row the next one, and those that wait.
 class ActionGraph {
  public:
+  // `places`: of each action, in an order that the edges allow.
   ActionGraph(std::span<const OrderedAction> actions,
-              const std::vector<std::vector<std::size_t>>& rows)
-      : next_(actions.size()), num_before_(actions.size(), 0) {
+              const std::vector<std::vector<std::size_t>>& rows,
+              std::span<const std::size_t> places)
+      : next_(actions.size()),
+        num_before_(actions.size(), 0),
+        places_(places.begin(), places.end()),
+        at_(actions.size()),
+        is_after_(actions.size(), false) {
+    for (std::size_t action = 0; action < places.size(); ++action) {
+      at_[places[action]] = action;
+    }
     for (const std::vector<std::size_t>& row : rows) {
       for (std::size_t i = 1; i < row.size(); ++i) {
         add(row[i - 1], row[i]);
@@ -34,29 +43,11 @@ class ActionGraph {
     }
   }
 
-  void add(std::size_t before, std::size_t after) {
-    next_[before].push_back(after);
-    ++num_before_[after];
-  }
-
-  // Whether `last` is `first` or comes after it.
-  bool reaches(std::size_t first, std::size_t last) const {
-    std::vector<bool> seen(next_.size(), false);
-    std::vector<std::size_t> open = {first};
-    while (!open.empty()) {
-      const std::size_t action = open.back();
-      open.pop_back();
-      if (action == last) {
-        return true;
-      }
-      for (const std::size_t after : next_[action]) {
-        if (!seen[after]) {
-          seen[after] = true;
-          open.push_back(after);
-        }
-      }
+  // Has `before` come before `after`, unless that makes a circle.
+  void add_without_circle(std::size_t before, std::size_t after) {
+    if (places_[before] < places_[after] || move_after(after, before)) {
+      add(before, after);
     }
-    return false;
   }
 
   // By action, its place in an order of all: that of `places` where the edges allow it.
@@ -84,8 +75,45 @@ class ActionGraph {
   }
 
  private:
+  void add(std::size_t before, std::size_t after) {
+    next_[before].push_back(after);
+    ++num_before_[after];
+  }
+
+  // Moves `action`, and what comes after it, to after `other`, which has a later place: false where
+  // `other` is one of those. What lies between the two alone is looked at.
+  bool move_after(std::size_t action, std::size_t other) {
+    const std::size_t begin = places_[action];
+    const std::size_t end = places_[other];
+    std::vector<std::size_t> open = {action};
+    is_after_[action] = true;
+    while (!open.empty()) {
+      const std::size_t from = open.back();
+      open.pop_back();
+      for (const std::size_t after : next_[from]) {
+        if (places_[after] <= end && !is_after_[after]) {
+          is_after_[after] = true;
+          open.push_back(after);
+        }
+      }
+    }
+    const bool moves = !is_after_[other];
+    const auto window = std::span(at_).subspan(begin, end + 1 - begin);
+    if (moves) {
+      std::ranges::stable_partition(window, [&](std::size_t i) { return !is_after_[i]; });
+    }
+    for (std::size_t place = begin; place <= end; ++place) {
+      places_[at_[place]] = place;
+      is_after_[at_[place]] = false;
+    }
+    return moves;
+  }
+
   std::vector<std::vector<std::size_t>> next_;
   std::vector<std::size_t> num_before_;
+  std::vector<std::size_t> places_;  // by action, in one order that the edges allow
+  std::vector<std::size_t> at_;      // by place, the action
+  std::vector<bool> is_after_;       // by action, within move_after()
 };
 
 // One order of all actions of a table: by the times at which they start if all cost alike.
@@ -110,12 +138,12 @@ class GlobalOrder {
   // Moves works that send to before the one ahead of their reader, wherever they do not wait for
   // that one: a receive that stands right after its send is then ahead of its reader.
   void send_ahead_of_readers() {
-    ActionGraph graph(actions(), rows_);
+    ActionGraph graph(actions(), rows_, places_);
     for (const std::vector<std::size_t>& row : rows_) {
       for (std::size_t i = 1; i < row.size(); ++i) {
         const OrderedAction& reader = actions()[row[i]];
-        if (reader.hops && !graph.reaches(row[i - 1], as_index(reader.waits_for))) {
-          graph.add(as_index(reader.waits_for), row[i - 1]);
+        if (reader.hops) {
+          graph.add_without_circle(as_index(reader.waits_for), row[i - 1]);
         }
       }
     }

@@ -36,7 +36,7 @@ struct Finish {
 // By buffer, whether codes other than one's own use it before the update.
 struct UsedElsewhere {
   std::vector<bool> any;
-  std::vector<bool> later;  // after its own, with which its life ends
+  std::vector<bool> later;  // whose life ends with another code than one's own
 };
 
 // Has the computation wait for each collective of `code`: where it may not run beside it, or where
