@@ -1,8 +1,5 @@
 #include "tessera/actions/schedules.h"
 
-#include <algorithm>
-#include <cctype>
-
 #include "tessera/actions/generators.h"
 #include "tessera/actions/timeline.h"
 #include "tessera/base/error.h"
@@ -33,13 +30,6 @@ std::string_view torch_name(PipelineSchedule schedule) {
       return "dualpipev";
   }
   fail(ErrorCode::kInternal, "unknown schedule {}", static_cast<int>(schedule));
-}
-
-std::string without_capitals(std::string_view text) {
-  std::string small(text);
-  std::ranges::transform(
-      small, small.begin(), [](unsigned char c) { return static_cast<char>(std::tolower(c)); });
-  return small;
 }
 
 enum class ChunkRule : std::uint8_t { kOne, kTwo, kTwoOrMore };

@@ -23,6 +23,14 @@ std::string replace_all(std::string_view text, std::string_view from, std::strin
   return result;
 }
 
+std::string without_capitals(std::string_view text) {
+  std::string small(text);
+  for (char& c : small) {
+    c = c >= 'A' && c <= 'Z' ? static_cast<char>(c - 'A' + 'a') : c;
+  }
+  return small;
+}
+
 std::string printable(std::string_view text) {
   std::string memory;
   std::string result;

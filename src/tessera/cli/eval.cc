@@ -94,28 +94,29 @@ CorpusInput data_input(const EvalCommand& command, const TrainedModel& model) {
 class StdinFile {
  public:
   StdinFile() : file_(std::tmpfile(), &std::fclose) {
-    TESSERA_REQUIRE(file_ != nullptr,
-                    ErrorCode::kDeviceError,
-                    "cannot keep stdin in a file of {}: {}",
-                    P_tmpdir,
-                    std::strerror(errno));
+    require_kept(file_ != nullptr);
     std::array<char, 65536> piece;
     while (const std::size_t size = std::fread(piece.data(), 1, piece.size(), stdin)) {
-      TESSERA_REQUIRE(std::fwrite(piece.data(), 1, size, file_.get()) == size,
-                      ErrorCode::kDeviceError,
-                      "cannot keep stdin in a file of {}: {}",
-                      P_tmpdir,
-                      std::strerror(errno));
+      require_kept(std::fwrite(piece.data(), 1, size, file_.get()) == size);
     }
-    TESSERA_REQUIRE(std::ferror(stdin) == 0 && std::fflush(file_.get()) == 0,
+    TESSERA_REQUIRE(std::ferror(stdin) == 0,
                     ErrorCode::kInvalidData,
                     "cannot read stdin: {}",
                     std::strerror(errno));
+    require_kept(std::fflush(file_.get()) == 0);
   }
 
   std::string path() const { return format("/proc/self/fd/{}", ::fileno(file_.get())); }
 
  private:
+  static void require_kept(bool is_kept) {
+    TESSERA_REQUIRE(is_kept,
+                    ErrorCode::kDeviceError,
+                    "cannot keep stdin in a file of {}: {}",
+                    P_tmpdir,
+                    std::strerror(errno));
+  }
+
   std::unique_ptr<std::FILE, int (*)(std::FILE*)> file_;
 };
 

@@ -1,11 +1,10 @@
 #include "tessera/config/run_config.h"
 
-#include <algorithm>
-#include <cctype>
 #include <string>
 #include <string_view>
 
 #include "tessera/base/format.h"
+#include "tessera/base/text.h"
 
 namespace tessera {
 
@@ -114,12 +113,7 @@ std::string_view to_string(Float8Recipe recipe) {
 }
 
 bool is_table(const PipelineSection& pipeline) {
-  constexpr std::string_view kEnd = ".csv";
-  const std::string_view text = pipeline.schedule;
-  return text.size() >= kEnd.size() &&
-         std::ranges::equal(text.substr(text.size() - kEnd.size()), kEnd, [](char a, char b) {
-           return std::tolower(static_cast<unsigned char>(a)) == b;
-         });
+  return without_capitals(pipeline.schedule).ends_with(".csv");
 }
 
 std::string placed(const RunConfig& config, std::string_view key) {

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <array>
-#include <cctype>
 #include <map>
 #include <optional>
 #include <string>
@@ -11,6 +10,7 @@
 #include <utility>
 
 #include "tessera/base/error.h"
+#include "tessera/base/text.h"
 #include "tessera/base/units.h"
 #include "tessera/data/byte_stream.h"
 #include "tessera/data/find_files.h"
@@ -149,9 +149,7 @@ DataFormat format_by_name(std::filesystem::path path) {
   if (compression_of(path) != Compression::kNone) {
     path.replace_extension();
   }
-  std::string extension = path.extension().string();
-  std::ranges::transform(
-      extension, extension.begin(), [](unsigned char c) { return std::tolower(c); });
+  const std::string extension = without_capitals(path.extension().string());
   if (extension == ".jsonl" || extension == ".ndjson" || extension == ".json") {
     return DataFormat::kJsonl;
   }

@@ -92,6 +92,11 @@ bool wait_until(double seconds, const Condition& condition) {
   return true;
 }
 
+// A launcher ends a process soon after another one has ended.
+void let_launcher_end_it() {
+  std::this_thread::sleep_for(std::chrono::duration<double>(kLaunchersTime));
+}
+
 // Throws `failed`, or what another process of the group has. Of processes with the same error the
 // first one alone says it.
 void require_none_failed(Communicator& group, const std::optional<Error>& failed) {
@@ -113,7 +118,7 @@ void require_none_failed(Communicator& group, const std::optional<Error>& failed
     throw Error(*failed);
   }
   // The exit code of a launch is that of the first process that ends.
-  wait_until(kLaunchersTime, [] { return false; });
+  let_launcher_end_it();
   fail(ErrorCode::kPeerFailure, "rank {} failed: {}", rank, *first);
 }
 
@@ -143,13 +148,7 @@ void require_same_config(const RunConfig& config, World& world) {
                            "same run file and overrides",
                            other - differences.begin(),
                            *other));
-  if (world.rank() == 0) {
-    log_error(error.what());
-    std::fflush(nullptr);
-  }
-  silence_errors();
-  group->barrier();
-  throw Error(error);
+  require_none_failed(*group, error);
 }
 
 // The rank whose failure ended the others; nothing where none of them said so.
@@ -167,19 +166,13 @@ std::optional<std::int64_t> failed_rank(const std::string& reason) {
   return is_said ? std::optional(rank) : std::nullopt;
 }
 
-// Whether a rank before this one leaves the same record: it says the same.
+// Whether rank 0, which speaks for all, leaves the same record.
 bool is_said_before(const RankFiles& files) {
   constexpr double kOthersTime = 1;  // for ranks that fail together
   const std::string own = recorded_message(files);
-  const auto is_recorded = [&] {
-    for (std::int64_t rank = 0; rank < files.rank; ++rank) {
-      if (recorded_message({.run_dir = files.run_dir, .rank = rank}) == own) {
-        return true;
-      }
-    }
-    return false;
-  };
-  return !own.empty() && wait_until(files.rank == 0 ? 0 : kOthersTime, is_recorded);
+  const RankFiles first = {.run_dir = files.run_dir, .rank = 0};
+  return files.rank > 0 && !own.empty() &&
+         wait_until(kOthersTime, [&] { return recorded_message(first) == own; });
 }
 
 // The last words of a process of a launch, whose record is written. Of ranks that end because
@@ -193,17 +186,20 @@ void end_failed(World& world, const Error& error, const LaunchEnd& end) {
                             reason.find("missing: rank 0,") != std::string::npos ||
                             reason.find(" rank 0, which is ") != std::string::npos;
   const bool speaks = world.rank() == 0 || is_own || lacks_rank_0;
-  if (speaks && !(is_own && end.files && is_said_before(*end.files))) {
+  const bool is_said = is_own && end.files && is_said_before(*end.files);
+  if (speaks && !is_said) {
     log_error(error.what());
   }
   std::fflush(nullptr);
   silence_errors();
-  if (failed && !is_own && end.files) {
+  if (is_said) {
+    let_launcher_end_it();  // rank 0 says it after its record, and ends first
+  } else if (failed && !is_own && end.files) {
     // A launcher ends the others as soon as one has ended, and takes its exit code.
     const RankFiles files = {.run_dir = end.files->run_dir, .rank = *failed};
     constexpr double kMostSeconds = 10;  // of what it may still wait for
     if (wait_until(kMostSeconds, [&] { return !recorded_message(files).empty(); })) {
-      wait_until(kLaunchersTime, [] { return false; });
+      let_launcher_end_it();
     }
   }
 }

@@ -147,12 +147,15 @@ class PluginWorld final : public NcclWorld {
   std::shared_ptr<NcclQueue> queue(std::int64_t generation, const Mover& mover) {
     const cudaStream_t given = stream_of_ != nullptr ? stream_of_(mover) : nullptr;
     const std::scoped_lock lock(mutex_);
-    std::shared_ptr<NcclQueue>& queue = queues_[{generation, given}];
-    if (queue == nullptr) {
-      check_cuda(cudaSetDevice(rank_.device), "cudaSetDevice()");
-      queue = std::make_shared<NcclQueue>(rank_, stream_of_ != nullptr ? given : own_stream());
-      all_queues_.push_back(queue.get());
+    const QueueName name = {generation, given};
+    if (const auto found = queues_.find(name); found != queues_.end()) {
+      return found->second;
     }
+    check_cuda(cudaSetDevice(rank_.device), "cudaSetDevice()");
+    const auto queue =
+        std::make_shared<NcclQueue>(rank_, stream_of_ != nullptr ? given : own_stream());
+    queues_.emplace(name, queue);
+    all_queues_.push_back(queue.get());
     return queue;
   }
 

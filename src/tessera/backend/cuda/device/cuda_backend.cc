@@ -237,7 +237,7 @@ class CudaBackend final : public DeviceBackend {
   void make_channels(std::span<const PlacedTransfer> transfers) override {
     if (!orders_streams() && !transfers.empty() && !transfers_) {
       transfers_.emplace([this](cudaStream_t made) { return make_context(made); });
-      transfers_->context.set_channels(channels_of_(transfers_->context.mover()));
+      give_channels(transfers_->context);
     }
     if (orders_streams()) {
       for (const PlacedTransfer& transfer : transfers) {
@@ -315,9 +315,9 @@ class CudaBackend final : public DeviceBackend {
   void set_channels(World& world, ChannelsOf channels_of) override {
     world_ = &world;
     channels_of_ = std::move(channels_of);
-    own_.set_channels(channels_of_(own_.mover()));
+    give_channels(own_);
     for (auto& [number, other] : others_) {
-      other.context.set_channels(channels_of_(other.context.mover()));
+      give_channels(other.context);
     }
   }
 
@@ -358,6 +358,12 @@ class CudaBackend final : public DeviceBackend {
     return {stream, fault_.on_device(), *gemms_, *graphs_, multiprocessors_of(ordinal_)};
   }
 
+  void give_channels(Context& context) const {
+    if (channels_of_) {
+      context.set_channels(channels_of_(context.mover()));
+    }
+  }
+
   // Makes a stream where there is none yet, on the calling thread's device.
   Context& context_of(StreamId stream) {
     if (stream == kOwnStream) {
@@ -367,8 +373,8 @@ class CudaBackend final : public DeviceBackend {
     const auto made = [this](cudaStream_t of) { return make_context(of); };
     const auto [found, is_new] = others_.try_emplace(stream, made);
     Context& context = found->second.context;
-    if (is_new && channels_of_) {
-      context.set_channels(channels_of_(context.mover()));
+    if (is_new) {
+      give_channels(context);
     }
     return context;
   }
@@ -415,7 +421,8 @@ class CudaBackend final : public DeviceBackend {
   Context own_;
   World* world_ = nullptr;
   ChannelsOf channels_of_;
-  mutable std::mutex mutex_;                 // guards what follows
+  // Streams' threads make theirs at one time. What goes through all of them comes before or after.
+  mutable std::mutex mutex_;
   std::map<StreamId, UrgentStream> others_;  // than the first
   std::optional<UrgentStream> transfers_;    // of all streams, where the host moves memory
   std::map<Channel*, HeldChannel> held_channels_;

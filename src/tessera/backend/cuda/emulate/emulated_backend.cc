@@ -222,7 +222,7 @@ class EmulatedBackend final : public DeviceBackend {
   void make_channels(std::span<const PlacedTransfer> transfers) override {
     if (!orders_streams() && !transfers.empty() && !transfers_) {
       transfers_.emplace(options_);
-      transfers_->context.set_channels(channels_of_(transfers_->context.mover()));
+      give_channels(transfers_->context);
     }
     if (orders_streams()) {
       for (const PlacedTransfer& transfer : transfers) {
@@ -302,7 +302,7 @@ class EmulatedBackend final : public DeviceBackend {
     world_ = &world;
     channels_of_ = std::move(channels_of);
     for (auto& [number, stream] : streams_) {
-      stream.context.set_channels(channels_of_(stream.context.mover()));
+      give_channels(stream.context);
     }
   }
 
@@ -336,12 +336,19 @@ class EmulatedBackend final : public DeviceBackend {
     Context context = Context(nullptr, &fault, gemms, *graphs, 1);
   };
 
+  template <class Context>
+  void give_channels(Context& context) const {
+    if (channels_of_) {
+      context.set_channels(channels_of_(context.mover()));
+    }
+  }
+
   // Made where there is none yet.
   Stream& stream_of(StreamId number) {
     const std::scoped_lock lock(mutex_);
     const auto [found, is_new] = streams_.try_emplace(number, options_);
-    if (is_new && channels_of_) {
-      found->second.context.set_channels(channels_of_(found->second.context.mover()));
+    if (is_new) {
+      give_channels(found->second.context);
     }
     return found->second;
   }
@@ -408,7 +415,8 @@ class EmulatedBackend final : public DeviceBackend {
   std::unique_ptr<Backend> memory_ = make_null_backend();
   World* world_ = nullptr;
   ChannelsOf channels_of_;
-  mutable std::mutex mutex_;  // guards what follows
+  // Streams' threads make theirs at one time. What goes through all of them comes before or after.
+  mutable std::mutex mutex_;
   std::map<StreamId, Stream> streams_;
   std::optional<Stream> transfers_;  // of all streams, where the host moves memory
   Stream& own_;
