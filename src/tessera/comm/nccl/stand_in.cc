@@ -99,7 +99,11 @@ bool meet(Group& group, const std::atomic<bool>& is_aborted, const Work& arrive 
     return true;
   }
   group.changed.wait(lock, [&] { return group.meetings != meeting || is_aborted; });
-  return group.meetings != meeting;
+  if (group.meetings != meeting) {
+    return true;
+  }
+  --group.arrived;  // whoever comes later does not meet this one
+  return false;
 }
 
 // What members fold, or this member's stretch of it.
