@@ -42,17 +42,6 @@ std::string text(const Placement& placement) {
                 placement.optimizer);
 }
 
-// D4: losses within 1e-6 relative at step 1, 1e-4 later; norms, which drift sooner, loosely later.
-void expect_close(const RankResult& a, const RankResult& b, const std::string& what) {
-  ASSERT_EQ(a.losses.size(), b.losses.size());
-  for (std::size_t i = 0; i < a.losses.size(); ++i) {
-    EXPECT_NEAR(a.losses[i], b.losses[i], (i == 0 ? 1e-6F : 1e-4F) * b.losses[i])
-        << what << ": step " << i + 1;
-    EXPECT_NEAR(a.grad_norms[i], b.grad_norms[i], (i == 0 ? 1e-5F : 1e-2F) * b.grad_norms[i])
-        << what << ": step " << i + 1;
-  }
-}
-
 class DataParallelTest : public testing::TestWithParam<std::int64_t> {};
 
 INSTANTIATE_TEST_SUITE_P(Ranks, DataParallelTest, testing::Values(2, 4, 6, 8, 12));

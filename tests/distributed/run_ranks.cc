@@ -217,8 +217,10 @@ class RankTrainer {
         for (std::int64_t t = 0; t < run_.sequence_length; ++t) {
           const std::int64_t i = r * run_.sequence_length + t;
           set("tokens", i, token(step, sequence, t, vocab));
-          set("positions", i, static_cast<std::int32_t>(t));
-          set("documents", i, 0);
+          const std::int64_t length =
+              run_.document_length > 0 ? run_.document_length : run_.sequence_length;
+          set("positions", i, static_cast<std::int32_t>(t % length));
+          set("documents", i, static_cast<std::int32_t>(t / length));
           set("labels", i, counts(sequence, t) ? token(step, sequence, t + 1, vocab) : -1);
         }
       }
@@ -338,6 +340,14 @@ Graph whole_graph(const RankRun& run) {
   Graph graph = training_graph(
       description(run), run.global_batch / run.microbatches, run.sequence_length, run.dtype);
   return run.loss_twice ? with_second_loss(std::move(graph)) : graph;
+}
+
+std::int64_t num_layers(const RankRun& run) {
+  std::int64_t layers = 0;
+  for (const Node& node : training_graph(description(run), 1, 2, DType::kF32).nodes) {
+    layers = std::max<std::int64_t>(layers, node.layer + 1);
+  }
+  return layers;
 }
 
 LlamaConfig odd_llama(std::int64_t layers) {
@@ -460,7 +470,8 @@ ActionTable action_table(const RankRun& run) {
   return make_table({.schedule = run.pipeline.schedule,
                      .ranks = ranks,
                      .chunks = std::ssize(run.pipeline.layers) / ranks,
-                     .microbatches = run.microbatches});
+                     .microbatches = run.microbatches,
+                     .slices = run.pipeline.slices});
 }
 
 CompileOptions rank_options(const RankRun& run, const WorkspaceQuery& workspace_bytes) {

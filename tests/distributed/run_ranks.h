@@ -59,6 +59,7 @@ std::vector<Placement> preset_placements(const Mesh& mesh);
 struct PipelineRun {
   std::vector<std::int64_t> layers = {};  // by stage; none: all ranks have all
   PipelineSchedule schedule = PipelineSchedule::k1F1B;
+  std::int64_t slices = 1;                // of a microbatch's tokens
   std::optional<ActionTable> table = {};  // in place of the schedule's
   // On devices always in one queue.
   TransferLaunch launch = TransferLaunch::kByStream;
@@ -74,6 +75,7 @@ struct RankRun {
   std::int64_t microbatches = 1;  // of global_batch / microbatches sequences over all ranks
   std::int64_t global_batch = 12;
   std::int64_t sequence_length = 16;
+  std::int64_t document_length = 0;   // tokens of each document of a sequence; 0: it is one
   std::int64_t steps = 10;            // two under a sanitizer, unless one_batch
   std::uint64_t seed = 42;            // of the weights
   std::filesystem::path resume = {};  // a checkpoint, after whose step it goes on; empty: none
@@ -115,6 +117,8 @@ struct RankResult {
 
 // The model that is trained.
 ModelDescription description(const RankRun& run);
+
+std::int64_t num_layers(const RankRun& run);
 
 // The forward graph of its microbatches, of all data ranks.
 Graph whole_graph(const RankRun& run);

@@ -106,14 +106,6 @@ bool is_tied(const RankRun& run) {
                              [&](ValueId parameter) { return readers[parameter.at()].size() > 1; });
 }
 
-std::int64_t num_layers(const RankRun& run) {
-  std::int64_t layers = 0;
-  for (const Node& node : training_graph(description(run), 1, 2, DType::kF32).nodes) {
-    layers = std::max<std::int64_t>(layers, node.layer + 1);
-  }
-  return layers;
-}
-
 Wire draw_wire(Draw& draw, std::size_t levels) {
   Wire wire{.formats = {}, .block = draw.one_of<std::int64_t>({2, 16, 64, 256})};
   for (std::size_t i = draw.one_of<std::size_t>({0, 1, levels}); i > 0; --i) {

@@ -22,7 +22,11 @@ char letter(ActionKind kind) {
 }
 
 std::string to_string(const StageAction& action) {
-  return format("{}{}{}", action.stage, letter(action.kind), action.microbatch);
+  return format("{}{}{}{}",
+                action.stage,
+                letter(action.kind),
+                action.microbatch,
+                action.slice > 0 ? format(".{}", action.slice) : "");
 }
 
 std::vector<std::int64_t> stages_of_rank(const ActionTable& table, std::int64_t rank) {

@@ -16,11 +16,12 @@ struct StageAction {
   std::int64_t stage = 0;
   ActionKind kind = ActionKind::kForward;
   std::int64_t microbatch = 0;
+  std::int64_t slice = 0;  // which run of the microbatch's tokens
 
   friend auto operator<=>(const StageAction&, const StageAction&) = default;
 };
 
-// "2F0": the forward of stage 2, microbatch 0.
+// "2F0": the forward of stage 2, microbatch 0; "2F0.1": of its slice 1.
 std::string to_string(const StageAction& action);
 
 // A pipeline schedule: what each pipeline rank does in a step, in order. Times are not part of it:
@@ -31,6 +32,7 @@ struct ActionTable {
   std::int64_t microbatches = 0;
   std::vector<std::int64_t> rank_of_stage;
   std::vector<std::vector<StageAction>> rows;  // by rank
+  std::int64_t slices = 1;                     // of a microbatch
 
   friend bool operator==(const ActionTable&, const ActionTable&) = default;
 };

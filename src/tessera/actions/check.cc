@@ -3,7 +3,9 @@
 #include <algorithm>
 #include <array>
 #include <cstddef>
+#include <map>
 #include <span>
+#include <string>
 
 #include "tessera/actions/as_index.h"
 #include "tessera/actions/notes.h"
@@ -16,12 +18,14 @@ namespace tessera {
 namespace {
 
 void check_shape(const ActionTable& table) {
-  TESSERA_REQUIRE(table.ranks >= 1 && table.stages >= 1 && table.microbatches >= 1,
-                  ErrorCode::kInvalidConfig,
-                  "a table of {} ranks, {} stages and {} microbatches, expected at least 1 of each",
-                  table.ranks,
-                  table.stages,
-                  table.microbatches);
+  TESSERA_REQUIRE(
+      table.ranks >= 1 && table.stages >= 1 && table.microbatches >= 1 && table.slices >= 1,
+      ErrorCode::kInvalidConfig,
+      "a table of {} ranks, {} stages, {} microbatches and {} slices, expected at least 1 of each",
+      table.ranks,
+      table.stages,
+      table.microbatches,
+      table.slices);
   TESSERA_REQUIRE(table.rows.size() == as_index(table.ranks) &&
                       table.rank_of_stage.size() == as_index(table.stages),
                   ErrorCode::kInvalidConfig,
@@ -53,20 +57,22 @@ struct PlacedAction {
   std::size_t position = 0;  // in its row
 };
 
-// By stage and microbatch, those of one kind in the order of the row.
+// By stage, microbatch and slice, those of one kind in the order of the row.
 std::vector<PlacedAction> sorted_actions(const ActionTable& table) {
   std::vector<PlacedAction> sorted;
   for (std::size_t rank = 0; rank < table.rows.size(); ++rank) {
     for (std::size_t i = 0; i < table.rows[rank].size(); ++i) {
       const StageAction& action = table.rows[rank][i];
       TESSERA_REQUIRE(action.stage >= 0 && action.stage < table.stages && action.microbatch >= 0 &&
-                          action.microbatch < table.microbatches,
+                          action.microbatch < table.microbatches && action.slice >= 0 &&
+                          action.slice < table.slices,
                       ErrorCode::kInvalidConfig,
-                      "rank {} has {}: stages are 0 to {}, microbatches 0 to {}",
+                      "rank {} has {}: stages are 0 to {}, microbatches 0 to {}{}",
                       rank,
                       to_string(action),
                       table.stages - 1,
-                      table.microbatches - 1);
+                      table.microbatches - 1,
+                      table.slices > 1 ? format(", slices 0 to {}", table.slices - 1) : "");
       const std::int64_t home = table.rank_of_stage[as_index(action.stage)];
       TESSERA_REQUIRE(as_index(home) == rank,
                       ErrorCode::kInvalidConfig,
@@ -82,16 +88,17 @@ std::vector<PlacedAction> sorted_actions(const ActionTable& table) {
     const StageAction& action = placed.action;
     return std::array{action.stage,
                       action.microbatch,
+                      action.slice,
                       static_cast<std::int64_t>(action.kind),
                       static_cast<std::int64_t>(placed.position)};
   });
   return sorted;
 }
 
-// A stage's actions of one microbatch.
+// A stage's actions of one slice of a microbatch.
 struct ActionsOfOne {
   std::int64_t stage = 0;
-  std::int64_t microbatch = 0;
+  std::string microbatch;  // and which slice of it, if there are several
   std::size_t rank = 0;
   std::span<const PlacedAction> actions;  // by kind: F, B, I, W
 
@@ -157,25 +164,58 @@ void check_order(const ActionsOfOne& of, const TablePlaces& places) {
   }
 }
 
+// The slices of a microbatch go forward in rising order and backward in falling order: a later one
+// reads the keys and values of those before it, and adds to their gradients.
+void check_slices(const ActionTable& table, const TablePlaces& places) {
+  for (std::size_t rank = 0; rank < table.rows.size(); ++rank) {
+    // By stage, kind and microbatch, the one before.
+    std::map<std::array<std::int64_t, 3>, StageAction> before;
+    for (std::size_t i = 0; i < table.rows[rank].size(); ++i) {
+      const StageAction& action = table.rows[rank][i];
+      const auto [found, is_first] = before.try_emplace(
+          {action.stage, static_cast<std::int64_t>(action.kind), action.microbatch}, action);
+      const bool rises = action.kind == ActionKind::kForward;
+      TESSERA_REQUIRE(
+          is_first ||
+              (rises ? found->second.slice < action.slice : action.slice < found->second.slice),
+          ErrorCode::kInvalidConfig,
+          "{}rank {} has {} before {}: forwards of the slices of a microbatch come in rising "
+          "order, backwards in falling order",
+          places.prefix(rank, i),
+          rank,
+          to_string(found->second),
+          to_string(action));
+      found->second = action;
+    }
+  }
+}
+
 void check_complete(const ActionTable& table, const TablePlaces& places) {
   const std::vector<PlacedAction> sorted = sorted_actions(table);
   std::size_t begin = 0;
-  for (std::int64_t stage = 0; stage < table.stages; ++stage) {
-    for (std::int64_t microbatch = 0; microbatch < table.microbatches; ++microbatch) {
-      std::size_t end = begin;
-      while (end < sorted.size() && sorted[end].action.stage == stage &&
-             sorted[end].action.microbatch == microbatch) {
-        ++end;
-      }
-      const ActionsOfOne of = {.stage = stage,
-                               .microbatch = microbatch,
-                               .rank = as_index(table.rank_of_stage[as_index(stage)]),
-                               .actions = std::span(sorted).subspan(begin, end - begin)};
-      check_none_twice(of, places);
-      check_kinds(of, places);
-      check_order(of, places);
-      begin = end;
+  const std::int64_t units = table.microbatches * table.slices;
+  for (std::int64_t i = 0; i < table.stages * units; ++i) {
+    const std::int64_t stage = i / units;
+    const std::int64_t microbatch = i % units / table.slices;
+    const std::int64_t slice = i % table.slices;
+    std::size_t end = begin;
+    while (end < sorted.size() && sorted[end].action.stage == stage &&
+           sorted[end].action.microbatch == microbatch && sorted[end].action.slice == slice) {
+      ++end;
     }
+    const ActionsOfOne of = {.stage = stage,
+                             .microbatch = table.slices > 1
+                                               ? format("{}, slice {}", microbatch, slice)
+                                               : format("{}", microbatch),
+                             .rank = as_index(table.rank_of_stage[as_index(stage)]),
+                             .actions = std::span(sorted).subspan(begin, end - begin)};
+    check_none_twice(of, places);
+    check_kinds(of, places);
+    check_order(of, places);
+    begin = end;
+  }
+  if (table.slices > 1) {
+    check_slices(table, places);
   }
 }
 

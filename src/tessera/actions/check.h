@@ -11,8 +11,9 @@
 namespace tessera {
 
 // What every table must be: each stage is on one rank and each rank has a stage; each stage has of
-// each microbatch one F and either one B or one I and one W, in this order; and the ranks, doing
-// their actions in order, never wait for each other in a cycle. Returns the notes of notes.h.
+// each slice of each microbatch one F and either one B or one I and one W, in this order; slices of
+// a microbatch go forward in rising order, backward in falling order; and the ranks, doing their
+// actions in order, never wait for each other in a cycle. Returns the notes of notes.h.
 // Errors: kInvalidConfig naming stage and microbatch, or the shortest cycle ("rank 1 waits at 4:2B0
 // for 3B0", 4: the fourth action of its row), after "SOURCE:ROW:COLUMN: " of the first action that
 // is wrong, or of the row that lacks one, where the table was read.

@@ -69,6 +69,15 @@ TEST(Check, NamesActionsInTheWrongOrder) {
   EXPECT_EQ(refused("0F0,0W0,0I0\n1F0,1B0\n"), "rank 0 has 0W0 before 0I0");
 }
 
+TEST(Check, NamesSlicesInTheWrongOrder) {
+  constexpr std::string_view kRule =
+      "forwards of the slices of a microbatch come in rising order, backwards in falling order";
+  EXPECT_EQ(refused("0F0.1,0F0,0B0.1,0B0\n"), format("rank 0 has 0F0.1 before 0F0: {}", kRule));
+  EXPECT_EQ(refused("0F0,0F0.1,0B0,0B0.1\n"), format("rank 0 has 0B0 before 0B0.1: {}", kRule));
+  EXPECT_EQ(refused("0F0,0F0.1,0B0.1\n"),
+            "stage 0 has no B, nor I and W, of microbatch 0, slice 0");
+}
+
 TEST(Check, NamesTheShortestCycle) {
   EXPECT_EQ(refused("0F0,0F1,0B1,0B0\n1F1,1B1,1F0,1B0\n2F0,2B0,2F1,2B1\n"),
             "the table never ends: rank 1 waits at 2:1B1 for 2B1, rank 2 waits at 1:2F0 for 1F0");
@@ -153,7 +162,8 @@ TEST(Check, AgreesWithARunOfTheTable) {
     };
     const auto can_run = [&](const StageAction& action) {
       using enum ActionKind;
-      const auto& [stage, kind, microbatch] = action;
+      const auto& [stage, kind, microbatch, slice] = action;
+      EXPECT_EQ(slice, 0);
       switch (kind) {
         case kForward:
           return stage == 0 || has(stage - 1, kForward, microbatch);

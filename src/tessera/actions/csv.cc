@@ -92,13 +92,18 @@ bool is_left_out(std::string_view word) {
   return std::ranges::find(kWords, word) != kWords.end();
 }
 
-// "2F0", "1SEND_F0", "0UNSHARD"
+// "2F0", "2F0.1", "1SEND_F0", "0UNSHARD"
 std::optional<Cell> parse_plain(std::string_view text) {
   const std::optional<std::int64_t> stage = take_number(text);
   const std::string_view word = take_word(text);
   const bool has_microbatch = !text.empty();
   const std::optional<std::int64_t> microbatch = take_number(text);
-  if (!stage || !text.empty() || has_microbatch != microbatch.has_value()) {
+  std::optional<std::int64_t> slice = 0;
+  if (microbatch && text.starts_with('.')) {
+    text.remove_prefix(1);
+    slice = take_number(text);
+  }
+  if (!stage || !slice || !text.empty() || has_microbatch != microbatch.has_value()) {
     return std::nullopt;
   }
   if (is_left_out(word)) {
@@ -108,7 +113,7 @@ std::optional<Cell> parse_plain(std::string_view text) {
   if (!kind || !microbatch) {
     return std::nullopt;
   }
-  return Cell{.actions = {{*stage, *kind, *microbatch}}};
+  return Cell{.actions = {{*stage, *kind, *microbatch, *slice}}};
 }
 
 // "(0F0;1B1)OVERLAP_F_B"
@@ -216,6 +221,7 @@ class TableReader {
                     action.stage,
                     found->second.row);
     first_of_microbatch_.emplace(action.microbatch, place);
+    first_of_slice_.emplace(action.slice, place);
     table_.rows.back().push_back(action);
     columns_.back().push_back(static_cast<std::int64_t>(column_));
   }
@@ -234,18 +240,27 @@ class TableReader {
       table_.rank_of_stage.push_back(static_cast<std::int64_t>(place.row) - 1);
       ++table_.stages;
     }
-    for (const auto& [microbatch, place] : first_of_microbatch_) {
-      TESSERA_REQUIRE(microbatch == table_.microbatches,
+    table_.microbatches = count("microbatch", first_of_microbatch_);
+    table_.slices = count("slice", first_of_slice_);
+    table_.ranks = static_cast<std::int64_t>(table_.rows.size());
+  }
+
+  std::int64_t count(std::string_view what, const std::map<std::int64_t, CellPlace>& first) const {
+    std::int64_t next = 0;
+    for (const auto& [number, place] : first) {
+      TESSERA_REQUIRE(number == next,
                       ErrorCode::kInvalidConfig,
-                      "{}:{}:{}: the table has microbatch {}, but no microbatch {}",
+                      "{}:{}:{}: the table has {} {}, but no {} {}",
                       source_,
                       place.row,
                       place.column,
-                      microbatch,
-                      table_.microbatches);
-      ++table_.microbatches;
+                      what,
+                      number,
+                      what,
+                      next);
+      ++next;
     }
-    table_.ranks = static_cast<std::int64_t>(table_.rows.size());
+    return next;
   }
 
   std::vector<std::string> notes() const {
@@ -271,6 +286,7 @@ class TableReader {
   std::vector<std::vector<std::int64_t>> columns_;  // of the actions
   std::map<std::int64_t, CellPlace> first_of_stage_;
   std::map<std::int64_t, CellPlace> first_of_microbatch_;
+  std::map<std::int64_t, CellPlace> first_of_slice_;
   std::size_t column_ = 0;       // of the cell that is read, from 1
   std::size_t last_column_ = 0;  // that is not empty
   std::size_t num_columns_ = 0;

@@ -94,6 +94,15 @@ TEST(Csv, ReadsWhatItWrites) {
   }
 }
 
+TEST(Csv, CellsOfSlices) {
+  const ActionTable table = make_table({PipelineSchedule::k1F1B, 2, 1, 1, 2});
+  constexpr std::string_view kText = "0F0,0F0.1,0B0.1,0B0\n1F0,1F0.1,1B0.1,1B0\n";
+  EXPECT_EQ(to_csv(table), kText);
+  EXPECT_EQ(parsed(kText), table);
+  EXPECT_EQ(refused("0F0,0F0.2,0B0.2,0B0\n"),
+            "table.csv:1:2: the table has slice 2, but no slice 1");
+}
+
 TEST(Csv, EveryForm) {
   const ActionTable table = parsed("0F0,0F1,0I0,0B1,0W0\n1F0,1F1,1B0,1B1\n");
   const auto same = [&](std::string_view text) {
@@ -136,6 +145,9 @@ TEST(Csv, RefusesCells) {
                                       "-1F0",
                                       "0F-1",
                                       "0F1234567",
+                                      "0F0.",
+                                      "0F0.1.1",
+                                      "0F.1",
                                       "0FB0",
                                       "0SEND_G0",
                                       "0SEND_F0x",

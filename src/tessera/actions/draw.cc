@@ -123,7 +123,8 @@ void add_bar(const Bar& bar, std::string& svg) {
       to_string(bar.action),
       bar.span.start,
       bar.span.end);
-  const std::string label = format("{}", bar.action.microbatch);
+  const std::string text = to_string(bar.action);
+  const std::string label = text.substr(text.find(letter(bar.action.kind)) + 1);
   constexpr double kDigitWidth = 7.0;
   if (bar.width >= kDigitWidth * static_cast<double>(label.size())) {
     svg += format(

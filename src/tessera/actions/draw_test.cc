@@ -23,6 +23,13 @@ TEST(DrawTable, ActionsAreAsLongAsTheyTake) {
             "rank 1  ....1F0 1B0---- 1F1 1B1---- 1F2 1B2---- ........\n");
 }
 
+TEST(DrawTable, Slices) {
+  const ActionTable table = make_table({PipelineSchedule::k1F1B, 2, 1, 1, 2});
+  EXPECT_EQ(draw_table(table, timeline(table), 80),
+            "rank 0  0F0-- 0F0.1 ..................0B0.1------ 0B0--------\n"
+            "rank 1  ......1F0-- 1F0.1 1B0.1------ 1B0-------- ............\n");
+}
+
 TEST(DrawTable, SaysWhereItCuts) {
   EXPECT_EQ(draw_table(kTable, timeline(kTable), 30),
             "rank 0  0F0 0F1 ........0B0---\n"

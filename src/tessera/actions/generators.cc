@@ -10,12 +10,13 @@
 namespace tessera {
 namespace {
 
-// Writes the row of a rank whose microbatches rise. Actions of microbatches that the table lacks
-// are left out.
+// Writes the row of a rank whose microbatches rise, and the slices of each in forwards, and fall in
+// backwards. Actions of microbatches that the table lacks are left out.
 class RowWriter {
  public:
   RowWriter(ActionTable& table, std::int64_t rank)
       : microbatches_(table.microbatches),
+        slices_(table.slices),
         stages_(stages_of_rank(table, rank)),
         next_forward_(stages_.size()),
         next_backward_(stages_.size()),
@@ -31,9 +32,9 @@ class RowWriter {
 
   // Its weight gradient is pending from here on.
   void input_gradient(std::int64_t chunk) {
-    const std::int64_t microbatch = next_backward_[as_index(chunk)]++;
-    write(chunk, ActionKind::kInputGradient, microbatch);
-    pending_.emplace_back(chunk, microbatch);
+    const std::int64_t unit = next_backward_[as_index(chunk)]++;
+    write(chunk, ActionKind::kInputGradient, unit);
+    pending_.emplace_back(chunk, unit);
   }
 
   // The oldest of those that are pending, of all chunks or of one.
@@ -47,17 +48,23 @@ class RowWriter {
   std::int64_t num_pending() const { return static_cast<std::int64_t>(pending_.size()); }
 
  private:
-  void write(std::int64_t chunk, ActionKind kind, std::int64_t microbatch) {
+  // `unit`: the how manieth slice of all microbatches.
+  void write(std::int64_t chunk, ActionKind kind, std::int64_t unit) {
+    const std::int64_t microbatch = unit / slices_;
+    const std::int64_t place = unit % slices_;
+    const bool rises = kind == ActionKind::kForward;
     if (microbatch < microbatches_) {
-      row_.push_back({stages_[as_index(chunk)], kind, microbatch});
+      row_.push_back(
+          {stages_[as_index(chunk)], kind, microbatch, rises ? place : slices_ - 1 - place});
     }
   }
 
   std::int64_t microbatches_;
+  std::int64_t slices_;
   std::vector<std::int64_t> stages_;
   std::vector<std::int64_t> next_forward_;
   std::vector<std::int64_t> next_backward_;
-  std::vector<std::pair<std::int64_t, std::int64_t>> pending_;  // chunk, microbatch
+  std::vector<std::pair<std::int64_t, std::int64_t>> pending_;  // chunk, unit
   std::vector<StageAction>& row_;
 };
 
@@ -207,23 +214,34 @@ void write_dualpipe_v(std::int64_t ranks,
   times(rank + 1, [&] { row.weight_gradient(); });
 }
 
+// One stage per rank: forwards fill the pipeline, `fill` of them the last rank, and more each rank
+// before it.
+ActionTable filled_table(std::int64_t ranks,
+                         std::int64_t microbatches,
+                         std::int64_t slices,
+                         std::int64_t fill) {
+  ActionTable table = looped_table(ranks, 1, microbatches);
+  table.slices = slices;
+  for (std::int64_t rank = 0; rank < ranks; ++rank) {
+    RowWriter row(table, rank);
+    write_turns({.fill = fill + ranks - 1 - rank}, microbatches * slices, row);
+  }
+  return table;
+}
+
 }  // namespace
 
 std::int64_t num_rounds(std::int64_t ranks, std::int64_t microbatches) {
   return std::max<std::int64_t>(1, microbatches / ranks);
 }
 
-ActionTable gpipe(std::int64_t ranks, std::int64_t microbatches) {
-  return looped_bfs(ranks, 1, microbatches);
+ActionTable gpipe(std::int64_t ranks, std::int64_t microbatches, std::int64_t slices) {
+  return filled_table(ranks, microbatches, slices, microbatches * slices);
 }
 
-ActionTable one_f_one_b(std::int64_t ranks, std::int64_t microbatches) {
-  ActionTable table = looped_table(ranks, 1, microbatches);
-  for (std::int64_t rank = 0; rank < ranks; ++rank) {
-    RowWriter row(table, rank);
-    write_turns({.fill = ranks - 1 - rank}, microbatches, row);
-  }
-  return table;
+// The last rank has all slices of a microbatch before it goes back to the last of them.
+ActionTable one_f_one_b(std::int64_t ranks, std::int64_t microbatches, std::int64_t slices) {
+  return filled_table(ranks, microbatches, slices, slices - 1);
 }
 
 ActionTable interleaved(std::int64_t ranks, std::int64_t chunks, std::int64_t microbatches) {

@@ -11,12 +11,13 @@ namespace tessera {
 // rank s mod ranks; rank r of a V has stages r and 2 * ranks - 1 - r. make_table() of schedules.h
 // refuses what these do not take.
 
-// All forwards, then all backwards. Source: Huang et al. 2019, arXiv:1811.06965.
-ActionTable gpipe(std::int64_t ranks, std::int64_t microbatches);
+// All forwards, then all backwards. Source: Huang et al. 2019, arXiv:1811.06965; of slices: Li et
+// al. 2021, TeraPipe, arXiv:2102.07988.
+ActionTable gpipe(std::int64_t ranks, std::int64_t microbatches, std::int64_t slices = 1);
 
 // A backward as soon as there is one. Source: Narayanan et al. 2019, PipeDream; 2021,
-// arXiv:2104.04473.
-ActionTable one_f_one_b(std::int64_t ranks, std::int64_t microbatches);
+// arXiv:2104.04473; of slices: Sun et al. 2024, Seq1F1B, arXiv:2406.03488.
+ActionTable one_f_one_b(std::int64_t ranks, std::int64_t microbatches, std::int64_t slices = 1);
 
 // 1F1B over `chunks` stages per rank. Microbatches go in max(1, microbatches div ranks) rounds of
 // equal size, as PyTorch cuts them. Source: Narayanan et al. 2021, arXiv:2104.04473.

@@ -95,7 +95,8 @@ std::vector<std::string> notes(const ActionTable& table) {
         to_string(*falling)));
   }
   const Timeline equal = timeline(table);
-  for (const auto& note : {idle_note(equal), held_note(table, equal)}) {
+  for (const auto& note :
+       {idle_note(equal), table.slices == 1 ? held_note(table, equal) : std::nullopt}) {
     if (note) {
       found.push_back(*note);
     }

@@ -26,15 +26,16 @@ class Positions {
   explicit Positions(const ActionTable& table) : table_(table) {
     const std::int64_t actions = num_actions(table);
     TESSERA_REQUIRE(table.stages >= 0 && table.stages <= actions && table.microbatches >= 0 &&
-                        table.microbatches <= actions &&
-                        table.stages * table.microbatches <= actions &&
+                        table.microbatches <= actions && table.slices >= 1 &&
+                        table.slices <= actions + 1 &&
+                        table.stages * table.microbatches <= actions / table.slices &&
                         table.rank_of_stage.size() == as_index(table.stages),
                     ErrorCode::kInvalidArgument,
                     "a table of {} stages and {} microbatches has {} actions",
                     table.stages,
                     table.microbatches,
                     actions);
-    const std::int64_t places = table.stages * table.microbatches;
+    const std::int64_t places = table.stages * table.microbatches * table.slices;
     forwards_.resize(as_index(places));
     backwards_.resize(as_index(places));
     for (std::size_t rank = 0; rank < table.rows.size(); ++rank) {
@@ -51,11 +52,11 @@ class Positions {
   std::optional<Position> awaited(const StageAction& action) {
     std::optional<StageAction> other;
     if (action.kind == ActionKind::kForward && action.stage > 0) {
-      other = {action.stage - 1, action.kind, action.microbatch};
+      other = {action.stage - 1, action.kind, action.microbatch, action.slice};
     } else if ((action.kind == ActionKind::kBackward ||
                 action.kind == ActionKind::kInputGradient) &&
                action.stage + 1 < table_.stages) {
-      other = {action.stage + 1, ActionKind::kBackward, action.microbatch};
+      other = {action.stage + 1, ActionKind::kBackward, action.microbatch, action.slice};
     }
     if (!other) {
       return std::nullopt;
@@ -72,13 +73,16 @@ class Positions {
  private:
   Position& at(const StageAction& action) {
     TESSERA_REQUIRE(action.stage >= 0 && action.stage < table_.stages && action.microbatch >= 0 &&
-                        action.microbatch < table_.microbatches,
+                        action.microbatch < table_.microbatches && action.slice >= 0 &&
+                        action.slice < table_.slices,
                     ErrorCode::kInvalidArgument,
-                    "{} in a table of {} stages and {} microbatches",
+                    "{} in a table of {} stages, {} microbatches and {} slices",
                     to_string(action),
                     table_.stages,
-                    table_.microbatches);
-    const std::size_t place = as_index(action.stage * table_.microbatches + action.microbatch);
+                    table_.microbatches,
+                    table_.slices);
+    const std::size_t place = as_index(
+        (action.stage * table_.microbatches + action.microbatch) * table_.slices + action.slice);
     return action.kind == ActionKind::kForward ? forwards_[place] : backwards_[place];
   }
 
@@ -255,7 +259,7 @@ double TableClock::run(std::span<const ActionCosts> costs, double hop, double li
         }
       }
     }
-    rank.free_at += duration(costs[as_index(action.stage)], action.kind);
+    rank.free_at += slice_duration(table_, costs[as_index(action.stage)], action.kind);
     ends_[i] = rank.free_at;
     last = std::max(last, rank.free_at);
   }

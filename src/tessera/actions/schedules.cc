@@ -74,16 +74,17 @@ PipelineSchedule with_one_chunk(PipelineSchedule schedule) {
 constexpr std::int64_t kMostForwards = std::int64_t{1} << 24;
 
 void require_size(const ScheduleRequest& request) {
-  const auto& [schedule, ranks, chunks, microbatches] = request;
-  TESSERA_REQUIRE(ranks <= kMostForwards / chunks / microbatches,
+  const auto& [schedule, ranks, chunks, microbatches, slices] = request;
+  TESSERA_REQUIRE(ranks <= kMostForwards / chunks / microbatches / slices,
                   ErrorCode::kInvalidConfig,
                   "pipeline.schedule = \"{}\": parallel.pipeline = {}, pipeline.chunks = {} and {} "
-                  "microbatches (train.global_batch / (data * microbatch)) multiply to more than "
+                  "microbatches (train.global_batch / (data * microbatch)){} multiply to more than "
                   "{}: choose less of one of them",
                   name(schedule),
                   ranks,
                   chunks,
                   microbatches,
+                  slices > 1 ? format(" of {} slices", slices) : "",
                   kMostForwards);
 }
 
@@ -133,12 +134,27 @@ void require_pairs(const ScheduleRequest& request) {
        bubble_percent(zb_v(request.ranks, request.microbatches)));
 }
 
+bool takes_slices(PipelineSchedule schedule) {
+  return schedule == PipelineSchedule::kGPipe || schedule == PipelineSchedule::k1F1B;
+}
+
+void require_slices(const ScheduleRequest& request) {
+  TESSERA_REQUIRE(request.slices == 1 || takes_slices(request.schedule),
+                  ErrorCode::kInvalidConfig,
+                  "pipeline.slices = {}: pipeline.schedule = \"{}\" takes whole sequences; "
+                  "\"1f1b\" and \"gpipe\" take slices",
+                  request.slices,
+                  name(request.schedule));
+}
+
 void require_valid(const ScheduleRequest& request) {
-  TESSERA_REQUIRE(request.ranks >= 1 && request.microbatches >= 1,
+  TESSERA_REQUIRE(request.ranks >= 1 && request.microbatches >= 1 && request.slices >= 1,
                   ErrorCode::kInvalidArgument,
-                  "a table of {} ranks and {} microbatches, expected at least 1 of each",
+                  "a table of {} ranks, {} microbatches and {} slices, expected at least 1 of each",
                   request.ranks,
-                  request.microbatches);
+                  request.microbatches,
+                  request.slices);
+  require_slices(request);
   require_chunks(request);
   require_size(request);
   if (request.schedule == PipelineSchedule::kInterleaved ||
@@ -232,12 +248,12 @@ std::int64_t default_chunks(PipelineSchedule schedule) {
 
 ActionTable make_table(const ScheduleRequest& request) {
   require_valid(request);
-  const auto& [schedule, ranks, chunks, microbatches] = request;
+  const auto& [schedule, ranks, chunks, microbatches, slices] = request;
   switch (schedule) {
     case PipelineSchedule::kGPipe:
-      return gpipe(ranks, microbatches);
+      return gpipe(ranks, microbatches, slices);
     case PipelineSchedule::k1F1B:
-      return one_f_one_b(ranks, microbatches);
+      return one_f_one_b(ranks, microbatches, slices);
     case PipelineSchedule::kInterleaved:
       return interleaved(ranks, chunks, microbatches);
     case PipelineSchedule::kLoopedBfs:

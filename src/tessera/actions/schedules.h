@@ -46,6 +46,7 @@ struct ScheduleRequest {
   std::int64_t ranks = 1;
   std::int64_t chunks = 1;  // stages per rank
   std::int64_t microbatches = 1;
+  std::int64_t slices = 1;  // of a microbatch's tokens
 };
 
 // Errors: kInvalidConfig naming pipeline.chunks, where the schedule has another number of stages
@@ -55,7 +56,8 @@ void require_chunks(const ScheduleRequest& request);
 // The table of a schedule. "gpipe", "1f1b" and "zb-h1" have one chunk; "zb-v" and "dualpipe-v" two,
 // in a V; the others two or more, in loops. All take any number of ranks, and of microbatches with
 // these exceptions: "interleaved" and "interleaved-zb" take multiples of max(1, microbatches div
-// ranks), "dualpipe-v" at least 2 * ranks. ranks * chunks * microbatches is at most 2^24.
+// ranks), "dualpipe-v" at least 2 * ranks. "gpipe" and "1f1b" take slices, which go back in falling
+// order. ranks * chunks * microbatches * slices is at most 2^24.
 // Errors: kInvalidConfig naming the keys, and what would do.
 ActionTable make_table(const ScheduleRequest& request);
 

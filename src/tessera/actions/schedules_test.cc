@@ -179,6 +179,32 @@ TEST(Schedules, HoldNoMoreThanTheirShapeNeeds) {
 }
 
 // On 4 ranks, 8 microbatches.
+// Slices fill and drain the pipeline in as many times less, and hold less than whole sequences do.
+TEST(Schedules, SlicesDivideTheBubble) {
+  for (const PipelineSchedule schedule : {kGPipe, k1F1B}) {
+    for (std::int64_t i = 0; i < 4 * 5 * 6; ++i) {
+      const std::int64_t ranks = 1 + i / 30;
+      const std::int64_t microbatches = 1 + i / 6 % 5;
+      const std::int64_t slices = 1 + i % 6;
+      SCOPED_TRACE(format("{} p{} m{} n{}", name(schedule), ranks, microbatches, slices));
+      const ActionTable table = make_table(
+          {.schedule = schedule, .ranks = ranks, .microbatches = microbatches, .slices = slices});
+      EXPECT_EQ(num_actions(table), 2 * ranks * microbatches * slices);
+      check(table);
+      // A slice's forward costs a tick.
+      const double ticks_of_one = static_cast<double>(slices);
+      EXPECT_EQ(ticks(table, {ticks_of_one, ticks_of_one, ticks_of_one}),
+                static_cast<double>(3 * (microbatches * slices + ranks - 1)));
+      const Timeline time = timeline(table);
+      for (std::int64_t rank = 0; rank < ranks; ++rank) {
+        const std::int64_t all = microbatches * slices;
+        EXPECT_EQ(time.held_by_rank[as_index(rank)].forwards,
+                  schedule == kGPipe ? all : std::min(all, ranks - rank + slices - 1));
+      }
+    }
+  }
+}
+
 TEST(Schedules, UnequalCosts) {
   const auto percent = [](PipelineSchedule schedule, const ActionCosts& costs) {
     return 100.0 * (1.0 - 8 * total(costs) / ticks(table_of(schedule, 4, 8), costs));
@@ -296,6 +322,25 @@ TEST(Schedules, RefusesTablesThatAreTooLarge) {
   EXPECT_THAT(refused({kGPipe, 1, 1, (std::int64_t{1} << 24) + 1}), too_large);
   EXPECT_THAT(refused({kInterleavedZb, 4, 2, std::int64_t{1} << 62}), too_large);
   EXPECT_THAT(refused({kDualPipeV, std::int64_t{1} << 62, 2, 8}), too_large);
+}
+
+TEST(Schedules, RefusesSlicesOfWholeSequences) {
+  for (const PipelineSchedule schedule : kPipelineSchedules) {
+    if (schedule == kGPipe || schedule == k1F1B) {
+      continue;
+    }
+    EXPECT_EQ(error_of(ErrorCode::kInvalidConfig,
+                       [&] {
+                         make_table({.schedule = schedule,
+                                     .ranks = 2,
+                                     .chunks = default_chunks(schedule),
+                                     .microbatches = 4,
+                                     .slices = 2});
+                       }),
+              format("pipeline.slices = 2: pipeline.schedule = \"{}\" takes whole sequences; "
+                     "\"1f1b\" and \"gpipe\" take slices",
+                     name(schedule)));
+  }
 }
 
 TEST(Schedules, RefusesWhatTheyCannotDo) {

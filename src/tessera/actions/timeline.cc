@@ -98,6 +98,10 @@ double duration(const ActionCosts& costs, ActionKind kind) {
   fail(ErrorCode::kInternal, "unknown kind of action {}", static_cast<int>(kind));
 }
 
+double slice_duration(const ActionTable& table, const ActionCosts& costs, ActionKind kind) {
+  return duration(costs, kind) / static_cast<double>(table.slices);
+}
+
 double total(const ActionCosts& costs) {
   return costs.forward + costs.input_gradient + costs.weight_gradient;
 }
@@ -119,7 +123,7 @@ Timeline timeline(const ActionTable& table, std::span<const ActionCosts> costs, 
   }
   for (std::size_t i = 0; i < clock.order().size(); ++i) {
     const OrderedAction& action = clock.order()[i];
-    const double ticks = duration(costs[as_index(action.stage)], action.kind);
+    const double ticks = slice_duration(table, costs[as_index(action.stage)], action.kind);
     const double end = clock.ends()[i];
     result.rows[as_index(action.rank)][as_index(action.position)] = {end - ticks, end};
     result.work[as_index(action.rank)] += ticks;

@@ -33,8 +33,11 @@ struct TimeSpan {
   friend bool operator==(const TimeSpan&, const TimeSpan&) = default;
 };
 
-// What a rank or a stage holds at most: forwards whose backward or input gradient has not ended,
-// and input gradients whose weight gradient has not ended. Neither depends on costs.
+// Of one slice of a table's microbatches, each of which has an equal share of its stage's costs.
+double slice_duration(const ActionTable& table, const ActionCosts& costs, ActionKind kind);
+
+// What a rank or a stage holds at most, in slices: forwards whose backward or input gradient has
+// not ended, and input gradients whose weight gradient has not ended. Neither depends on costs.
 struct PeakHeld {
   std::int64_t forwards = 0;
   std::int64_t weight_gradients = 0;
@@ -57,7 +60,7 @@ struct Timeline {
 // stage, or negative or not finite.
 Timeline timeline(const ActionTable& table, std::span<const ActionCosts> costs, double hop = 0.0);
 
-// All actions cost a tick, and a backward two.
+// All microbatches cost a tick in every stage, and a backward two.
 Timeline timeline(const ActionTable& table);
 
 // The share of the makespan in which a rank is idle, and in which ranks are on average.

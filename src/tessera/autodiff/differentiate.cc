@@ -3,15 +3,16 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <map>
 #include <optional>
+#include <set>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "tessera/base/error.h"
 #include "tessera/ir/grad_builder.h"
-#include "tessera/ops/elementwise/elementwise.h"
-#include "tessera/ops/op.h"
+#include "tessera/ops/all_ops.h"
 
 namespace tessera {
 namespace {
@@ -20,6 +21,7 @@ namespace {
 struct Contribution {
   ValueId value;
   std::int32_t layer;
+  std::int32_t chunk;
 };
 
 class Differentiator {
@@ -32,6 +34,7 @@ class Differentiator {
         contributions_(builder_.graph().values.size()) {}
 
   Graph run(GradientUses uses) {
+    find_losses();
     for (std::size_t i = num_forward_; i-- > 0;) {
       visit(NodeId::of(i));
     }
@@ -52,11 +55,33 @@ class Differentiator {
   }
 
  private:
-  // One output a use, in the order of use; arrivals are in reverse.
+  // One output for each use of each chunk, in the order of use; arrivals are in reverse. The uses
+  // of a chunk have the numbers of those of any other.
   void gradients_apart(const std::string& name, const std::vector<Contribution>& arrived) {
-    std::int32_t use = 0;
-    for (std::size_t i = arrived.size(); i-- > 0; ++use) {
-      builder_.gradient(gradient_name(name, use), name, builder_.handle(arrived[i].value), use);
+    std::map<std::int32_t, std::int32_t> next;  // by chunk
+    for (const Contribution& contribution : arrived) {
+      next[contribution.chunk] = 0;
+    }
+    const bool is_sliced = next.size() > 1;
+    const bool has_uses = arrived.size() > next.size();
+    for (std::size_t i = arrived.size(); i-- > 0;) {
+      const std::int32_t use = next.at(arrived[i].chunk)++;
+      builder_.gradient((has_uses ? gradient_name(name, use) : gradient_name(name)) +
+                            (is_sliced ? format(".slice{}", arrived[i].chunk) : ""),
+                        name,
+                        builder_.handle(arrived[i].value),
+                        use);
+    }
+  }
+
+  // The gradient of a sum of losses is that of each.
+  void find_losses() {
+    losses_.insert(loss_);
+    for (std::size_t i = num_forward_; i-- > 0;) {
+      const Node& node = builder_.graph().nodes[i];
+      if (node.op->get_if<AddAttrs>() != nullptr && losses_.contains(node.results[0])) {
+        losses_.insert(node.operands.begin(), node.operands.end());
+      }
     }
   }
 
@@ -95,11 +120,15 @@ class Differentiator {
   void visit(NodeId id) {
     // A copy: the rules append nodes, which moves the list.
     const Node node = builder_.graph().nodes[id.at()];
+    if (node.op->get_if<AddAttrs>() != nullptr && losses_.contains(node.results[0])) {
+      return;
+    }
+    builder_.set_chunk(node.chunk);
     bool reached = false;
     std::vector<std::optional<Value>> gradients;
     for (const ValueId result : node.results) {
       gradients.push_back(total(result, Phase::kBackward));
-      reached = reached || gradients.back().has_value() || result == loss_;
+      reached = reached || gradients.back().has_value() || losses_.contains(result);
     }
     std::vector<bool> wanted;
     for (const ValueId operand : node.operands) {
@@ -124,13 +153,15 @@ class Differentiator {
                       id.index,
                       to_string(*node.op),
                       i);
-      contributions_[node.operands[i].at()].push_back({.value = gradient->id, .layer = node.layer});
+      contributions_[node.operands[i].at()].push_back(
+          {.value = gradient->id, .layer = node.layer, .chunk = node.chunk});
     }
   }
 
   GraphBuilder builder_;
   std::size_t num_forward_;
   ValueId loss_;
+  std::set<ValueId> losses_;  // that it is the sum of, itself included
   std::vector<bool> depends_;
   std::vector<std::vector<Contribution>> contributions_;
 };

@@ -144,6 +144,7 @@ struct PipelineSection {
   std::string schedule = "1f1b";            // a name (actions/schedules.h), or the path of a table
   std::optional<std::int64_t> chunks = {};  // stages per rank; empty = the schedule's
   std::optional<std::vector<std::int64_t>> layers = {};  // by stage; empty = by their cost
+  std::int64_t slices = 1;                               // of the tokens of a microbatch
   bool operator==(const PipelineSection&) const = default;
 };
 

@@ -67,7 +67,13 @@ ConfigSection pipeline() {
            &S::layers,
            codec::counts(),
            "Layers of each stage, the first one first; 0: the embedding or the head alone. Left "
-           "out: as many as make the step shortest by the cost of layers, embedding and head.")});
+           "out: as many as make the step shortest by the cost of layers, embedding and head."),
+       row("slices",
+           &S::slices,
+           codec::size(),
+           "Runs of tokens in which a microbatch goes through the stages, each a step of the "
+           "schedule (TeraPipe), of \"1f1b\" and \"gpipe\": ranks wait less, by this factor. Sums "
+           "are in another order.")});
 }
 
 ConfigSection state() {

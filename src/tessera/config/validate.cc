@@ -334,6 +334,14 @@ void validate_pipeline(const RunConfig& config) {
   require_pipeline("pipeline.schedule", pipeline.schedule != PipelineSection().schedule);
   require_pipeline("pipeline.chunks", pipeline.chunks.has_value());
   require_pipeline("pipeline.layers", pipeline.layers.has_value());
+  require_pipeline("pipeline.slices", pipeline.slices != 1);
+  TESSERA_REQUIRE(pipeline.slices <= config.data.sequence_length,
+                  ErrorCode::kInvalidConfig,
+                  "{}: found {}, expected at most the tokens of a sequence: "
+                  "data.sequence_length = {}",
+                  placed(config, "pipeline.slices"),
+                  pipeline.slices,
+                  config.data.sequence_length);
 }
 
 // What of `ranks` the tensor ranks leave.

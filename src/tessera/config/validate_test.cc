@@ -195,6 +195,19 @@ TEST(Validate, PipelineKeysNeedOne) {
             format("pipeline.chunks{}", kUnused));
   EXPECT_EQ(invalid(valid_config(), [](RunConfig& c) { c.pipeline.layers = {{1, 1}}; }),
             format("pipeline.layers{}", kUnused));
+  EXPECT_EQ(invalid(valid_config(), [](RunConfig& c) { c.pipeline.slices = 2; }),
+            format("pipeline.slices{}", kUnused));
+}
+
+TEST(Validate, SlicesHaveTokens) {
+  EXPECT_EQ(invalid(valid_config(),
+                    [](RunConfig& c) {
+                      c.parallel.pipeline = 2;
+                      c.data.sequence_length = 16;
+                      c.pipeline.slices = 17;
+                    }),
+            "pipeline.slices: found 17, expected at most the tokens of a sequence: "
+            "data.sequence_length = 16");
 }
 
 TEST(LoadRunConfig, ARunDirectoryNamesItsFile) {

@@ -99,7 +99,8 @@ std::vector<Value> GraphBuilder::emit(OpRef op, std::span<const Value> operands)
                           .operands = std::move(ids),
                           .results = std::move(result_ids),
                           .phase = phase_,
-                          .layer = layer_});
+                          .layer = layer_,
+                          .chunk = chunk_});
   return results;
 }
 

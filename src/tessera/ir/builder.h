@@ -59,10 +59,12 @@ class GraphBuilder {
 
   Value handle(ValueId id) { return {this, id}; }
 
-  // Nodes emitted from here on belong to this layer (-1: none) or phase.
+  // Nodes emitted from here on belong to this layer (-1: none), phase or chunk.
   void set_layer(std::int32_t layer) { layer_ = layer; }
 
   void set_phase(Phase phase) { phase_ = phase; }
+
+  void set_chunk(std::int32_t chunk) { chunk_ = chunk; }
 
   const Graph& graph() const { return graph_; }
 
@@ -74,6 +76,7 @@ class GraphBuilder {
   DType compute_dtype_ = DType::kF32;
   std::int32_t layer_ = -1;
   Phase phase_ = Phase::kForward;
+  std::int32_t chunk_ = 0;
 };
 
 }  // namespace tessera

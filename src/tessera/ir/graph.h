@@ -67,7 +67,7 @@ struct Node {
   std::vector<ValueId> results;
   Phase phase = Phase::kForward;
   std::int32_t layer = -1;  // the model's layer, the unit of recompute; -1 outside the layers
-  std::int32_t chunk = 0;   // which of a pipeline rank's stages it is of
+  std::int32_t chunk = 0;   // of a pipeline rank: which stage, and slice of the tokens, it is of
 };
 
 // What an output is to the passes.

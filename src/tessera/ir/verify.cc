@@ -1,6 +1,7 @@
 #include <cstdint>
 #include <set>
 #include <string_view>
+#include <tuple>
 #include <unordered_set>
 #include <utility>
 #include <vector>
@@ -83,8 +84,18 @@ bool is_of_trained(const Graph& graph, const Output& output) {
   return parameter.valid() && !graph[parameter].frozen;
 }
 
+std::int32_t chunk_of(const Graph& graph, ValueId value) {
+  const NodeId producer = graph[value].producer;
+  return producer.valid() ? graph.nodes[producer.at()].chunk : 0;
+}
+
+// What each chunk adds to may be updated by each.
+bool is_accumulator(const ValueInfo& state) {
+  return state.kind == ValueKind::kGradient;
+}
+
 void verify_kinds(const Graph& graph) {
-  std::set<std::pair<std::string_view, std::int32_t>> gradients;  // by parameter and use
+  std::set<std::tuple<std::string_view, std::int32_t, std::int32_t>> gradients;
   bool has_loss = false;
   for (const Output& output : graph.outputs) {
     const bool is_gradient = output.kind == OutputKind::kGradient;
@@ -106,11 +117,13 @@ void verify_kinds(const Graph& graph) {
                   output.name,
                   name(output.kind),
                   output.use);
-    TESSERA_CHECK(!is_gradient || gradients.emplace(output.parameter, output.use).second,
-                  "output {} is a second gradient of \"{}\"{}",
-                  output.name,
-                  output.parameter,
-                  use_text(output.use));
+    TESSERA_CHECK(
+        !is_gradient ||
+            gradients.emplace(output.parameter, output.use, chunk_of(graph, output.value)).second,
+        "output {} is a second gradient of \"{}\"{}",
+        output.name,
+        output.parameter,
+        use_text(output.use));
     TESSERA_CHECK(output.kind != OutputKind::kLoss || !std::exchange(has_loss, true),
                   "output {} is a second loss",
                   output.name);
@@ -118,14 +131,16 @@ void verify_kinds(const Graph& graph) {
 }
 
 void verify_outputs(const Graph& graph, const std::vector<bool>& defined) {
-  std::set<std::int32_t> updated;
+  std::set<std::pair<std::int32_t, std::int32_t>> updated;  // states, by chunk
   for (const Output& output : graph.outputs) {
     TESSERA_CHECK(output.value.valid() && output.value.at() < graph.values.size() &&
                       defined[output.value.at()],
                   "output {} is not defined",
                   output.name);
     if (output.updates) {
-      TESSERA_CHECK(updated.insert(output.updates->index).second &&
+      const std::int32_t chunk =
+          is_accumulator(graph[*output.updates]) ? chunk_of(graph, output.value) : 0;
+      TESSERA_CHECK(updated.emplace(output.updates->index, chunk).second &&
                         graph[*output.updates].type == graph[output.value].type,
                     "output {} does not fit the state %{} that it updates",
                     output.name,

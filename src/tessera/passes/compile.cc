@@ -20,6 +20,7 @@
 #include "tessera/passes/graph/product_epilogues.h"
 #include "tessera/passes/graph/round_gradients.h"
 #include "tessera/passes/graph/round_logits.h"
+#include "tessera/passes/graph/slice_tokens.h"
 #include "tessera/passes/memory/plan_memory.h"
 #include "tessera/passes/memory/recompute_layers.h"
 #include "tessera/passes/memory/share_states.h"
@@ -64,6 +65,10 @@ bool has_pipeline(const Compilation& c) {
   return c.options.pipeline.has_value();
 }
 
+std::int64_t slices_of(const Compilation& c) {
+  return has_pipeline(c) ? c.options.pipeline->cut.slices : 1;
+}
+
 std::span<const WorkStep> works_of(const Compilation& c) {
   return c.options.pipeline->order[static_cast<std::size_t>(c.pipeline_rank)];
 }
@@ -87,6 +92,7 @@ GradientUses uses_in(const Compilation& c) {
 UpdateOptions update_options(const Compilation& c) {
   UpdateOptions options = c.options.update;
   if (has_pipeline(c)) {
+    options.slices = slices_of(c);
     options.pipeline = c.options.pipeline->cut.axes;
     options.norm_sums = c.norm_sums;
     options.tied = c.tied;
@@ -113,6 +119,12 @@ constexpr std::array kPasses = {
            return chunk_loss(std::move(graph), c.options.logits_bytes);
          }),
          "of a forward graph: backward follows it"},
+    Pass{"slice_tokens",
+         [](const Compilation& c) { return slices_of(c) > 1; },
+         on<Graph>([](const Graph& graph, const Compilation& c) {
+           return slice_tokens(graph, slices_of(c));
+         }),
+         "after what is chosen of forward ops, alike for all slices; backward follows it"},
     Pass{"cache_attention",
          [](const Compilation& c) { return c.options.cache_length > 0; },
          on<Graph>([](const Graph& graph, const Compilation& c) {
@@ -242,7 +254,7 @@ constexpr std::array kPasses = {
     Pass{"add_transfers",
          has_pipeline,
          on<Program>([](Program program, const Compilation& c) {
-           return add_transfers(std::move(program), works_of(c));
+           return add_transfers(std::move(program), works_of(c), slices_of(c));
          }),
          "after overlap, which cuts the work that transfers come between"},
     Pass{"add_tied_transfers",
@@ -393,7 +405,8 @@ PipelineOptions pipeline_options(const ActionTable& table,
                                  TransferLaunch launch) {
   return {.cut = {.axes = std::move(axes),
                   .layers = std::move(layers),
-                  .rank_of_stage = table.rank_of_stage},
+                  .rank_of_stage = table.rank_of_stage,
+                  .slices = table.slices},
           .order = work_orders(table, launch)};
 }
 

@@ -410,7 +410,8 @@ void complete_state(RunLayout& layout) {
 
 void require_gradients(const Plan& plan) {
   TESSERA_REQUIRE(plan.optimizer.gradients == DType::kF32 ||
-                      (plan.num_microbatches == 1 && plan.layout.num_data() == 1),
+                      (plan.num_microbatches == 1 && plan.layout.num_data() == 1 &&
+                       (!plan.pipeline || plan.pipeline->table.slices == 1)),
                   ErrorCode::kInvalidConfig,
                   "found gradients = \"bf16\" with {} microbatches on {} data ranks, expected one "
                   "of either: gradients that are added up are f32",

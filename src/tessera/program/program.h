@@ -69,7 +69,7 @@ std::string_view name(CodeKind kind);
 // have the same buffers at the same instructions.
 struct Code {
   Action action = Action::kForward;
-  std::int32_t chunk = 0;  // which of a pipeline rank's stages
+  std::int32_t chunk = 0;  // of a pipeline rank: which stage, and slice of a microbatch's tokens
   CodeKind kind = CodeKind::kWork;
   std::int32_t piece = 0;  // where the work is cut, so that other calls come in between
 

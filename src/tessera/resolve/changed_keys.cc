@@ -16,7 +16,7 @@ namespace tessera {
 namespace {
 
 // Whole sections by their name, single keys by their full one.
-constexpr std::array<std::string_view, 20> kKeysOfBits = {"run.threads",
+constexpr std::array<std::string_view, 21> kKeysOfBits = {"run.threads",
                                                           "run.device",
                                                           "run.deterministic",
                                                           "run.time_gemms",
@@ -33,6 +33,7 @@ constexpr std::array<std::string_view, 20> kKeysOfBits = {"run.threads",
                                                           "parallel.data",
                                                           "parallel.tensor",
                                                           "parallel.sequence_parallel",
+                                                          "pipeline.slices",
                                                           "state",
                                                           "cluster",
                                                           "comm.reduction"};

@@ -105,5 +105,13 @@ TEST(ChangedKeys, DoNotCountAPipeline) {
   EXPECT_THAT(changed_keys(before, now, 3), IsEmpty());
 }
 
+TEST(ChangedKeys, SlicesChangeSums) {
+  RunConfig before;
+  before.parallel.pipeline = 2;
+  RunConfig now = before;
+  now.pipeline.slices = 4;
+  EXPECT_THAT(changed_keys(before, now, 3), ElementsAre("pipeline.slices (1, now 4)"));
+}
+
 }  // namespace
 }  // namespace tessera

@@ -29,6 +29,12 @@ std::string numbers_text(const List& list, const Projection& projection = {}) {
   return text;
 }
 
+std::string microbatches_text(const ActionTable& table) {
+  return (table.microbatches == 1 ? "1 microbatch"
+                                  : format("{} microbatches", table.microbatches)) +
+         (table.slices > 1 ? format(" of {} slices", table.slices) : "");
+}
+
 std::string stages_text(const PipelinePlan& plan) {
   const ActionTable& table = plan.table;
   return format(
@@ -38,9 +44,10 @@ std::string stages_text(const PipelinePlan& plan) {
       table.stages > table.ranks ? format(" on ranks {}", numbers_text(table.rank_of_stage)) : "");
 }
 
-std::string held_text(const Timeline& timeline) {
-  std::string text =
-      format("forwards of {} by rank", numbers_text(timeline.held_by_rank, &PeakHeld::forwards));
+std::string held_text(const Timeline& timeline, std::int64_t slices) {
+  std::string text = format("forwards of {}{} by rank",
+                            slices > 1 ? "slices: " : "",
+                            numbers_text(timeline.held_by_rank, &PeakHeld::forwards));
   const bool holds_weights = std::ranges::any_of(
       timeline.held_by_rank, [](const PeakHeld& held) { return held.weight_gradients > 0; });
   return text + (holds_weights
@@ -108,14 +115,13 @@ std::string pipeline_text(const Explanation& facts) {
       "  in flight at most: {}\n"
       "  boundaries: a rank sends up to {} in a step{}\n",
       facts.config.pipeline.schedule,
-      plan.table.microbatches == 1 ? "1 microbatch"
-                                   : format("{} microbatches", plan.table.microbatches),
+      microbatches_text(plan.table),
       stages_text(plan),
       percent(bubble(time)),
       percent(bubble(time) - imbalance(time)),
       percent(imbalance(time)),
       percent(bubble(timeline(plan.table))),
-      held_text(time),
+      held_text(time, plan.table.slices),
       boundaries_text(facts),
       facts.run.hop > 0 ? format("; a hop takes {:.3g} ms", 1e3 * facts.run.hop) : "");
 }

@@ -279,6 +279,26 @@ TEST(PipelineExplanation, CountsLinksWhereTheirSpeedIsKnown) {
   EXPECT_EQ(unknown.run.stage_costs, without.run.stage_costs);
 }
 
+// As much goes over a boundary, in more pieces.
+TEST(PipelineExplanation, SaysWhatIsHeldOfSlices) {
+  RunConfig config = pipeline_config(2);
+  config.pipeline.layers = {{3, 3}};
+  config.pipeline.slices = 4;
+  const Explanation facts = explain(config);
+  const std::string text = summary_text(facts);
+  EXPECT_THAT(text,
+              HasSubstr("\npipeline: 1f1b, 2 microbatches of 4 slices; 2 stages of 3, 3 layers\n"));
+  // 3 of the ticks of a slice, of 3 * 8 + 3.
+  EXPECT_THAT(text, HasSubstr("; 11.1 % if stages were equal\n"));
+  EXPECT_THAT(text, HasSubstr("  in flight at most: forwards of slices: 5, 4 by rank\n"));
+  const std::int64_t bytes = std::int64_t{4} * 2 * 512 * *facts.config.model.dim;
+  EXPECT_THAT(text,
+              HasSubstr(format("  boundaries: a rank sends up to {} over local in a step\n",
+                               format_bytes(bytes))));
+  EXPECT_EQ(nlohmann::json::parse(explanation_json(facts, false)).at("pipeline").at("slices"), 4);
+  EXPECT_EQ(facts.memory.arena, facts.programs[facts.memory.pipeline_rank].arena_bytes());
+}
+
 TEST(PipelineExplanation, ShowsTheSchedule) {
   const Explanation facts = explain(pipeline_config(2));
   EXPECT_EQ(schedule_csv(facts), "0F0,0F1,0B0,0B1\n1F0,1B0,1F1,1B1\n");

@@ -39,6 +39,15 @@ ResolvedPipeline read_table(const RunConfig& config, std::int64_t microbatches) 
   with_context(
       [&] { return placed(config, has_ranks ? "train.global_batch" : "parallel.pipeline"); },
       [&] { require_run(resolved.plan.table, path, config.parallel.pipeline, microbatches); });
+  TESSERA_REQUIRE(resolved.plan.table.slices == config.pipeline.slices,
+                  ErrorCode::kInvalidConfig,
+                  "{}: found {}, but pipeline.schedule = \"{}\" is a table of {}",
+                  placed(config, "pipeline.slices"),
+                  config.pipeline.slices,
+                  path,
+                  resolved.plan.table.slices == 1
+                      ? "whole sequences"
+                      : format("{} slices", resolved.plan.table.slices));
   return resolved;
 }
 
@@ -50,7 +59,8 @@ ResolvedPipeline make_named(const RunConfig& config, std::int64_t microbatches) 
       .schedule = schedule,
       .ranks = config.parallel.pipeline,
       .chunks = config.pipeline.chunks.value_or(default_chunks(schedule)),
-      .microbatches = microbatches};
+      .microbatches = microbatches,
+      .slices = config.pipeline.slices};
   with_context([&] { return placed(config, "pipeline.chunks"); }, [&] { require_chunks(request); });
   // What else a schedule refuses is a number of microbatches, or a table beyond all use.
   return with_context([&] { return placed(config, "train.global_batch"); },
@@ -93,6 +103,36 @@ double hop_seconds(const Plan& plan, const std::vector<Level>& levels) {
   return slowest;
 }
 
+// What does not go with slices of the tokens.
+void require_sliceable(const RunConfig& config, const Plan& plan) {
+  const std::int64_t slices = config.pipeline.slices;
+  if (slices == 1) {
+    return;
+  }
+  TESSERA_REQUIRE(!plan.float8,
+                  ErrorCode::kUnsupported,
+                  "{}: found {}, with products in 8-bit floats, whose scales are those of whole "
+                  "sequences: leave one of them out",
+                  placed(config, "pipeline.slices"),
+                  slices);
+  TESSERA_REQUIRE(plan.optimizer.gradients == DType::kF32,
+                  ErrorCode::kInvalidConfig,
+                  "{}: found {}, with optimizer.gradients = \"bf16\", which are not added up: "
+                  "expected f32, or 1",
+                  placed(config, "pipeline.slices"),
+                  slices);
+  const std::int64_t tensor = config.parallel.sequence_parallel ? config.parallel.tensor : 1;
+  TESSERA_REQUIRE(tensor == 1 || plan.sequence_length % (slices * tensor) == 0,
+                  ErrorCode::kInvalidConfig,
+                  "{}: found {}, of sequences of {} tokens that {} tensor ranks divide: expected "
+                  "slices of equal length that {} divides, or parallel.sequence_parallel = false",
+                  placed(config, "pipeline.slices"),
+                  slices,
+                  plan.sequence_length,
+                  tensor,
+                  tensor);
+}
+
 }  // namespace
 
 std::optional<ResolvedPipeline> resolve_pipeline(const RunConfig& config,
@@ -101,6 +141,7 @@ std::optional<ResolvedPipeline> resolve_pipeline(const RunConfig& config,
   if (config.parallel.pipeline == 1) {
     return std::nullopt;
   }
+  require_sliceable(config, plan);
   ResolvedPipeline resolved = is_table(config.pipeline) ? read_table(config, plan.num_microbatches)
                                                         : make_named(config, plan.num_microbatches);
   PipelinePlan& pipeline = resolved.plan;

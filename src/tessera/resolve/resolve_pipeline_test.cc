@@ -112,6 +112,37 @@ TEST(ResolvePipeline, RefusesWhatScheduleAndModelCannotDo) {
       AllOf(HasSubstr("\"zbx\" is not a schedule"), EndsWith("in .csv (pipeline.schedule)")));
 }
 
+TEST(ResolvePipeline, TakesSlices) {
+  RunConfig config = config_of(4, 2, "1f1b");
+  config.pipeline.slices = 3;
+  EXPECT_EQ(plan_of(config).plan.pipeline->table,
+            make_table({.ranks = 4, .microbatches = 2, .slices = 3}));
+  config.pipeline.schedule = "zb-h1";
+  EXPECT_EQ(
+      error_of_plan(config),
+      "pipeline.slices = 3: pipeline.schedule = \"zb-h1\" takes whole sequences; \"1f1b\" and "
+      "\"gpipe\" take slices (pipeline.schedule)");
+}
+
+TEST(ResolvePipeline, RefusesSlicesOfWhatIsNotAddedUp) {
+  RunConfig config = config_of(2, 1, "1f1b");
+  config.pipeline.slices = 3;
+  config.optimizer.gradients = DType::kBF16;
+  EXPECT_THAT(error_of_plan(config),
+              HasSubstr("pipeline.slices: found 3, with optimizer.gradients = \"bf16\""));
+  config.optimizer.gradients = DType::kF32;
+  config.parallel = {.ranks = 4, .data = 1, .tensor = 2, .pipeline = 2};
+  EXPECT_EQ(
+      error_of_plan(config),
+      "pipeline.slices: found 3, of sequences of 16 tokens that 2 tensor ranks divide: "
+      "expected slices of equal length that 2 divides, or parallel.sequence_parallel = false");
+  config.parallel.sequence_parallel = false;
+  EXPECT_EQ(plan_of(config).plan.pipeline->table.slices, 3);
+  config.float8.recipe = Float8Recipe::kTensorwise;
+  EXPECT_THAT(error_of(ErrorCode::kUnsupported, [&] { plan_of(config); }),
+              HasSubstr("pipeline.slices: found 3, with products in 8-bit floats"));
+}
+
 class TableFile : public testing::Test {
  protected:
   RunConfig config_with(const std::string& text) {
@@ -126,6 +157,10 @@ class TableFile : public testing::Test {
 TEST_F(TableFile, IsRead) {
   const ActionTable table = make_table({.ranks = 2, .microbatches = 2});
   EXPECT_EQ(plan_of(config_with(to_csv(table))).plan.pipeline->table, table);
+  const ActionTable slices = make_table({.ranks = 2, .microbatches = 2, .slices = 3});
+  RunConfig sliced = config_with(to_csv(slices));
+  sliced.pipeline.slices = 3;
+  EXPECT_EQ(plan_of(sliced).plan.pipeline->table, slices);
   const PlannedRun falling = plan_of(config_with("0F1,0F0,0B1,0B0\n1F1,1B1,1F0,1B0\n"));
   EXPECT_THAT(falling.notes,
               testing::Contains(HasSubstr("stage 0 runs 0B0 after a later microbatch")));
@@ -146,6 +181,11 @@ TEST_F(TableFile, ThatIsWrongSaysWhere) {
               AllOf(HasSubstr("the run has 2 of them"), EndsWith(" (train.global_batch)")));
   EXPECT_THAT(error_of_plan(config_with("0F0,0F1,0B0,0B1\n")),
               AllOf(HasSubstr("parallel.pipeline = 2"), EndsWith(" (parallel.pipeline)")));
+  RunConfig sliced = config_with("0F0,0F1,0B0,0B1\n1F0,1B0,1F1,1B1\n");
+  sliced.pipeline.slices = 2;
+  EXPECT_THAT(error_of_plan(sliced),
+              AllOf(HasSubstr("pipeline.slices: found 2, but pipeline.schedule = "),
+                    HasSubstr("is a table of whole sequences")));
   RunConfig chunks = config_with("0F0,0F1,0B0,0B1\n1F0,1B0,1F1,1B1\n");
   chunks.pipeline.chunks = 1;
   EXPECT_THAT(error_of_plan(chunks), HasSubstr("pipeline.chunks: found 1, but pipeline.schedule"));

@@ -122,6 +122,31 @@ TEST_F(PipelinedTraining, GoesOnWithAnyOtherPipeline) {
   EXPECT_TRUE(state_of(last.value()) == state_of(expected.value()));
 }
 
+// With sums in another order, which the user must know; validation takes whole sequences.
+TEST_F(PipelinedTraining, GoesOnInSlicesOfSequences) {
+  const auto lines = [&](const std::string& run) {
+    return read_file(runs_.run(run) / "metrics.jsonl");
+  };
+  const auto validation_loss = [&](const std::string& run) {
+    const std::string text = lines(run);
+    const std::string key = "\"validation_loss\":";
+    return std::stod(text.substr(text.find(key) + key.size()));
+  };
+  RunConfig whole = config("whole", {});
+  whole.train.steps = 6;
+  const double expected = train(whole, four_layers()).loss.value();
+  RunConfig part = config("part", {.pipeline = 2});
+  part.pipeline.slices = 5;
+  EXPECT_EQ(std::ssize(train(part, four_layers()).pipeline), 2);
+  part.pipeline = {.schedule = "gpipe", .slices = 2};
+  part.train.steps = 6;
+  testing::internal::CaptureStderr();
+  const double found = train(part, four_layers()).loss.value();
+  EXPECT_THAT(testing::internal::GetCapturedStderr(), HasSubstr("pipeline.slices (5, now 2)"));
+  EXPECT_NEAR(found, expected, 1e-4 * expected);
+  EXPECT_NEAR(validation_loss("part"), validation_loss("whole"), 1e-4 * expected);
+}
+
 // Its sums have another order, which the user must know.
 TEST_F(PipelinedTraining, SaysThatATableTakesMicrobatchesInAnotherOrder) {
   const std::string table = runs_.run("falling.csv");

@@ -1,5 +1,6 @@
 #include "tessera/ops/elementwise/elementwise.h"
 
+#include "tessera/base/error.h"
 #include "tessera/base/format.h"
 
 namespace tessera {
@@ -95,7 +96,15 @@ OpInfo info(const CastAttrs&) {
 }
 
 TensorTypes infer(const CastAttrs& attrs, Types in) {
-  require_float(in, 0);
+  require_dims(in, 0, -1);
+  if (attrs.dtype != DType::kI32 || in[0].dtype != DType::kI32) {
+    require_float(in, 0);
+    TESSERA_REQUIRE(is_floating(attrs.dtype),
+                    ErrorCode::kInvalidArgument,
+                    "a cast of {} to {}, expected a floating-point dtype",
+                    to_string(in[0]),
+                    name(attrs.dtype));
+  }
   return {with_dtype(in[0], attrs.dtype)};
 }
 
@@ -107,10 +116,12 @@ Cost cost(const CastAttrs& attrs, Types in) {
   return streaming_cost(0.0, in, infer(attrs, in));
 }
 
-void backward(const CastAttrs&, GradBuilder& grad) {
+// A cast to the same dtype is a copy, and so is its gradient.
+void backward(const CastAttrs& attrs, GradBuilder& grad) {
   const auto dy = grad.gradient(0);
   if (dy && grad.start(0)) {
-    grad.set(0, cast_for(grad, 0, *dy));
+    const bool copies = grad.operand(0).type().dtype == attrs.dtype;
+    grad.set(0, copies ? cast(*dy, grad.gradient_dtype(0)) : cast_for(grad, 0, *dy));
   }
 }
 

@@ -14,7 +14,7 @@ struct MulAttrs {
   friend bool operator==(const MulAttrs&, const MulAttrs&) = default;
 };
 
-// y = x rounded to `dtype` (nearest, ties to even); the same dtype makes a copy.
+// y = x rounded to `dtype` (nearest, ties to even); the same dtype makes a copy, of i32, too.
 struct CastAttrs {
   DType dtype = DType::kF32;
 

@@ -1,8 +1,10 @@
+#include <algorithm>
 #include <array>
 #include <cstdint>
 #include <span>
 
 #include "tessera/ops/elementwise/elementwise.h"
+#include "tessera/ops/elementwise/even_rows.h"
 
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "tessera/ops/elementwise/elementwise_cpu.cc"
@@ -127,6 +129,12 @@ void run_scale(Context& context, const View& x, float factor, const Views& views
   });
 }
 
+void copy_ids(Context& context, const View& x, const View& y) {
+  parallel_segments<2>(context.team(), std::array<View, 2>{x, y}, [](const Segment<2>& part) {
+    std::copy_n(part.as<const std::int32_t>(0), part.size, part.as<std::int32_t>(1));
+  });
+}
+
 }  // namespace
 
 }  // namespace cpu
@@ -140,8 +148,14 @@ void run(const MulAttrs& /*attrs*/, cpu::Context& context, const Views& views) {
 }
 
 // A product with 1 is exact, so that a cast only rounds.
-void run(const CastAttrs& /*attrs*/, cpu::Context& context, const Views& views) {
-  cpu::run_scale(context, views.in[0], 1.0F, views);
+void run(const CastAttrs& attrs, cpu::Context& context, const Views& views) {
+  for_even_rows(views.in[0], views.out[0], [&](const View& x, const View& y) {
+    if (attrs.dtype == DType::kI32) {
+      cpu::copy_ids(context, x, y);
+    } else {
+      cpu::run_scale(context, x, 1.0F, {.in = {&x, 1}, .out = {&y, 1}, .workspace = {}});
+    }
+  });
 }
 
 void run(const ScaleAttrs& /*attrs*/, cpu::Context& context, const Views& views) {

@@ -112,8 +112,22 @@ Cost cost(const ConcatAttrs&, Types) {
   return {};
 }
 
-void backward(const ConcatAttrs&, GradBuilder& grad) {
-  grad.none("views are made after differentiation");
+void backward(const ConcatAttrs& attrs, GradBuilder& grad) {
+  const auto dy = grad.gradient(0);
+  if (!dy) {
+    return;
+  }
+  std::int64_t begin = 0;
+  for (std::int64_t i = 0; i < attrs.num_operands; ++i) {
+    const Dim& part =
+        grad.operand(static_cast<std::size_t>(i)).type().dims[static_cast<std::size_t>(attrs.dim)];
+    if (grad.start(static_cast<std::size_t>(i))) {
+      const SliceAttrs slice{
+          .dim = attrs.dim, .begin = begin, .size = part.bound, .name = part.name};
+      grad.set(static_cast<std::size_t>(i), dy->builder->emit(make_op(slice), {*dy})[0]);
+    }
+    begin += part.bound;
+  }
 }
 
 void visit(ConcatAttrs& attrs, AttrVisitor& visitor) {

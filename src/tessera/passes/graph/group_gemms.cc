@@ -42,11 +42,19 @@ bool same_but_first_dim(const TensorType& a, const TensorType& b) {
 }
 
 // The groups of two members or more, each without members whose weight is in use: it lies beside
-// the other weights of its group, hence in one group and there once.
-std::vector<Group> with_weights_of_their_own(const std::vector<Group>& groups) {
+// the other weights of its group, hence in one group and there once; or in several of the same
+// weights, one of each slice.
+std::vector<Group> with_weights_of_their_own(const Graph& graph, const std::vector<Group>& groups) {
   std::vector<Group> result;
   std::set<ValueId> in_use;
+  std::map<std::vector<ValueId>, std::set<std::int32_t>> chunks;  // of weights that are together
   for (const Group& group : groups) {
+    const std::int32_t chunk = graph.nodes[group.members[0].at()].chunk;
+    if (const auto others = chunks.find(group.weights);
+        others != chunks.end() && others->second.insert(chunk).second) {
+      result.push_back(group);
+      continue;
+    }
     Group rest{.members = {}, .input = group.input, .weights = {}, .biases = {}, .results = {}};
     std::set<ValueId> weights;
     for (std::size_t i = 0; i < group.members.size(); ++i) {
@@ -61,6 +69,7 @@ std::vector<Group> with_weights_of_their_own(const std::vector<Group>& groups) {
     }
     if (rest.members.size() >= 2) {
       in_use.merge(weights);
+      chunks[rest.weights].insert(chunk);
       result.push_back(std::move(rest));
     }
   }
@@ -127,7 +136,7 @@ std::vector<Group> find_groups(const Graph& graph, const Users& readers) {
       group.results.push_back(node.results[0]);
     }
   }
-  return with_weights_of_their_own(groups);
+  return with_weights_of_their_own(graph, groups);
 }
 
 class GroupRewriter {
@@ -156,20 +165,22 @@ class GroupRewriter {
 
  private:
   // The backward product with `weight`, and the product with the input that has the weight's shape.
-  // A weight with other uses has other gradients, too: then they stay apart.
+  // A weight with other uses in its chunk has other gradients, too: then they stay apart.
   void find_gradients(ValueId weight,
                       std::vector<NodeId>& input_gradients,
                       std::vector<NodeId>& weight_gradients) const {
     const auto& readers = users_[weight.at()];
+    const std::int32_t chunk = graph_.nodes[group_.members[0].at()].chunk;
     if (std::count_if(readers.begin(), readers.end(), [&](NodeId reader) {
-          return graph_.nodes[reader.at()].phase == Phase::kForward;
+          const Node& node = graph_.nodes[reader.at()];
+          return node.phase == Phase::kForward && node.chunk == chunk;
         }) != 1) {
       return;
     }
     std::optional<ValueId> arrived;
     for (const NodeId user : readers) {
       const Node& node = graph_.nodes[user.at()];
-      if (matmul_of(node) != nullptr && node.phase == Phase::kBackward &&
+      if (matmul_of(node) != nullptr && node.phase == Phase::kBackward && node.chunk == chunk &&
           node.operands[1] == weight) {
         input_gradients.push_back(user);
         arrived = node.operands[0];
@@ -192,7 +203,8 @@ class GroupRewriter {
             .operands = std::move(operands),
             .results = {result},
             .phase = like.phase,
-            .layer = like.layer};
+            .layer = like.layer,
+            .chunk = like.chunk};
   }
 
   // One tensor made of `parts` along `dim`.

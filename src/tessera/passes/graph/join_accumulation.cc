@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstdint>
 #include <optional>
+#include <set>
 #include <utility>
 #include <vector>
 
@@ -150,6 +151,38 @@ void accumulation_into_group(Fusion& fusion, NodeId id) {
   fusion.remove(removed);
 }
 
+// What `node` adds to, once a microbatch.
+std::optional<ValueId> accumulator_of(const Graph& graph, const Node& node) {
+  if (node.phase == Phase::kUpdate) {
+    return std::nullopt;
+  }
+  if (node.op->get_if<AddAttrs>() != nullptr) {
+    const bool adds = graph[node.operands[0]].kind == ValueKind::kGradient;
+    return adds ? std::optional(node.operands[0]) : std::nullopt;
+  }
+  const auto last_if = [&](const auto* attrs) {
+    return attrs != nullptr && attrs->accumulate ? std::optional(node.operands.back())
+                                                 : std::nullopt;
+  };
+  for (const auto& found : {last_if(node.op->get_if<MatmulAttrs>()),
+                            last_if(node.op->get_if<ScaledMatmulAttrs>()),
+                            last_if(node.op->get_if<EmbeddingBackwardAttrs>()),
+                            last_if(node.op->get_if<CrossEntropyAttrs>())}) {
+    if (found) {
+      return found;
+    }
+  }
+  return std::nullopt;
+}
+
+// The accumulators that `accumulator` is made of.
+std::vector<ValueId> parts_of(const Graph& graph, ValueId accumulator) {
+  const NodeId producer = graph[accumulator].producer;
+  const bool is_joint =
+      producer.valid() && graph.nodes[producer.at()].op->get_if<ConcatAttrs>() != nullptr;
+  return is_joint ? graph.nodes[producer.at()].operands : std::vector{accumulator};
+}
+
 }  // namespace
 
 Graph join_accumulation(const Graph& graph) {
@@ -157,8 +190,10 @@ Graph join_accumulation(const Graph& graph) {
 }
 
 Graph start_accumulators(Graph graph) {
+  std::set<std::vector<ValueId>> started;
   for (Node& node : graph.nodes) {
-    if (node.phase == Phase::kUpdate) {
+    const std::optional<ValueId> accumulator = accumulator_of(graph, node);
+    if (!accumulator || !started.insert(parts_of(graph, *accumulator)).second) {
       continue;
     }
     const auto drop_last = [&](auto attrs) {
@@ -166,18 +201,16 @@ Graph start_accumulators(Graph graph) {
       node.op = make_op(attrs);
       node.operands.pop_back();
     };
-    if (const auto* matmul = node.op->get_if<MatmulAttrs>(); matmul && matmul->accumulate) {
+    if (const auto* matmul = node.op->get_if<MatmulAttrs>(); matmul != nullptr) {
       drop_last(*matmul);
-    } else if (const auto* scaled = node.op->get_if<ScaledMatmulAttrs>();
-               scaled && scaled->accumulate) {
+    } else if (const auto* scaled = node.op->get_if<ScaledMatmulAttrs>(); scaled != nullptr) {
       drop_last(*scaled);
     } else if (const auto* embedding = node.op->get_if<EmbeddingBackwardAttrs>();
-               embedding && embedding->accumulate) {
+               embedding != nullptr) {
       drop_last(*embedding);
-    } else if (const auto* loss = node.op->get_if<CrossEntropyAttrs>(); loss && loss->accumulate) {
+    } else if (const auto* loss = node.op->get_if<CrossEntropyAttrs>(); loss != nullptr) {
       drop_last(*loss);
-    } else if (node.op->get_if<AddAttrs>() != nullptr &&
-               graph[node.operands[0]].kind == ValueKind::kGradient) {
+    } else {
       node.op = make_op(CastAttrs{.dtype = DType::kF32});
       node.operands.erase(node.operands.begin());
     }

@@ -10,7 +10,8 @@ namespace tessera {
 // (D1) and not of fuse().
 Graph join_accumulation(const Graph& graph);
 
-// The same graph for a step's first microbatch: accumulators are written instead of added to.
+// The same graph for a step's first microbatch: accumulators are written instead of added to, by
+// the first of the chunks that add to them.
 //   total = add(state, g)  ->  total = cast(g)
 // Value ids stay.
 Graph start_accumulators(Graph graph);

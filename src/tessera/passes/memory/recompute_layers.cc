@@ -15,17 +15,45 @@ bool is_backward(const Node& node) {
   return node.phase == Phase::kBackward || node.phase == Phase::kWeightGradient;
 }
 
+// A layer, and the slice of the tokens.
+using SlicedLayer = std::pair<std::int32_t, std::int32_t>;
+
+SlicedLayer sliced_layer_of(const Node& node) {
+  return {node.layer, node.chunk};
+}
+
+// By value, whether it is kept for what another chunk does: read there, or in one memory with what
+// was made there.
+std::vector<bool> find_kept(const Graph& graph) {
+  std::vector<bool> kept(graph.values.size(), false);
+  for (const Node& node : graph.nodes) {
+    for (const ValueId operand : node.operands) {
+      const NodeId producer = graph[operand].producer;
+      if (producer.valid() && graph.nodes[producer.at()].chunk != node.chunk) {
+        kept[operand.at()] = true;
+        for (const ValueId result : node.results) {
+          kept[result.at()] = kept[result.at()] || is_view(node);
+        }
+      }
+    }
+  }
+  return kept;
+}
+
 // What one layer's backward needs of its own forward.
 class LayerRecompute {
  public:
-  LayerRecompute(const Graph& graph, GraphEdit& edit, std::int32_t layer)
-      : graph_(graph), edit_(edit), layer_(layer) {}
+  LayerRecompute(const Graph& graph,
+                 GraphEdit& edit,
+                 const std::vector<bool>& kept,
+                 SlicedLayer layer)
+      : graph_(graph), edit_(edit), kept_(kept), layer_(std::move(layer)) {}
 
   void run() {
     std::vector<NodeId> backward;
     for (std::size_t i = 0; i < graph_.nodes.size(); ++i) {
       const Node& node = graph_.nodes[i];
-      if (node.layer == layer_ && is_backward(node)) {
+      if (sliced_layer_of(node) == layer_ && is_backward(node)) {
         backward.push_back(NodeId::of(i));
         need(node);
       }
@@ -43,11 +71,11 @@ class LayerRecompute {
  private:
   bool is_own_forward(ValueId value) const {
     const ValueInfo& facts = graph_[value];
-    if (facts.kind != ValueKind::kResult) {
+    if (facts.kind != ValueKind::kResult || kept_[value.at()]) {
       return false;
     }
     const Node& producer = graph_.nodes[facts.producer.at()];
-    return producer.layer == layer_ && producer.phase == Phase::kForward;
+    return sliced_layer_of(producer) == layer_ && producer.phase == Phase::kForward;
   }
 
   // Marks the forward nodes of the layer that `reader` needs for recomputation.
@@ -113,7 +141,8 @@ class LayerRecompute {
 
   const Graph& graph_;
   GraphEdit& edit_;
-  std::int32_t layer_;
+  const std::vector<bool>& kept_;
+  SlicedLayer layer_;
   std::set<NodeId> needed_;
   std::set<NodeId> shared_;  // of these, the ones whose copy stands for a backward node
   std::map<ValueId, ValueId> copies_;
@@ -123,15 +152,16 @@ class LayerRecompute {
 }  // namespace
 
 Graph recompute_layers(const Graph& graph) {
-  std::set<std::int32_t> layers;
+  std::set<SlicedLayer> layers;
   for (const Node& node : graph.nodes) {
     if (node.layer >= 0) {
-      layers.insert(node.layer);
+      layers.insert(sliced_layer_of(node));
     }
   }
+  const std::vector<bool> kept = find_kept(graph);
   GraphEdit edit(graph);
-  for (const std::int32_t layer : layers) {
-    LayerRecompute(graph, edit, layer).run();
+  for (const SlicedLayer& layer : layers) {
+    LayerRecompute(graph, edit, kept, layer).run();
   }
   return edit.apply();
 }

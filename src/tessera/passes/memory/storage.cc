@@ -172,7 +172,7 @@ class StorageAssigner {
       return;
     }
     if (const auto state = uses_.updates[result.at()]) {
-      TESSERA_CHECK(uses_.last[state->at()] <= id,
+      TESSERA_CHECK(uses_.last[state->at()] <= id || adds_up_elsewhere(*state, node),
                     "state \"{}\" is read after its new content is made",
                     graph_[*state].name);
       storage_.place_over(result, *state);
@@ -188,6 +188,12 @@ class StorageAssigner {
       }
     }
     storage_.place_in(own_buffer(graph_, result), result);
+  }
+
+  // Whether it is what other chunks add to an accumulator that reads it later than `node` does.
+  bool adds_up_elsewhere(ValueId state, const Node& node) const {
+    return graph_[state].kind == ValueKind::kGradient &&
+           graph_.nodes[uses_.last[state.at()].at()].chunk != node.chunk;
   }
 
   // Whether a result lies over the operand as in a buffer of its own, or no product reads it.

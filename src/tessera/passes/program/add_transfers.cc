@@ -47,8 +47,8 @@ struct Step {
 
 class Transfers {
  public:
-  Transfers(Program program, std::span<const WorkStep> order)
-      : program_(std::move(program)), order_(order) {}
+  Transfers(Program program, std::span<const WorkStep> order, std::int64_t slices)
+      : program_(std::move(program)), order_(order), slices_(static_cast<std::int32_t>(slices)) {}
 
   Program run() {
     for (std::size_t i = 0; i < program_.segments.size(); ++i) {
@@ -77,15 +77,15 @@ class Transfers {
   }
 
  private:
-  // For each chunk the same, whatever the rank sends and receives.
+  // For each stage the same, whatever the rank sends and receives.
   void add_streams() {
     program_.streams.resize(1);
     program_.streams.emplace_back("comm");
-    for (std::int32_t chunk = 0; chunk <= last_chunk(); ++chunk) {
+    for (std::int32_t place = 0; place <= last_chunk() / slices_; ++place) {
       for (const CodeKind kind : kTransferKinds) {
         for (const Action action : kTransferActions) {
           program_.streams.push_back(
-              format("{}.{}", name(kind), to_string(Code{.action = action, .chunk = chunk})));
+              format("{}.{}", name(kind), to_string(Code{.action = action, .chunk = place})));
         }
       }
     }
@@ -99,10 +99,11 @@ class Transfers {
     return last;
   }
 
-  static StreamId stream_of(const Code& code) {
+  StreamId stream_of(const Code& code) const {
     const auto kind = std::ranges::find(kTransferKinds, code.kind) - kTransferKinds.begin();
     const auto action = std::ranges::find(kTransferActions, code.action) - kTransferActions.begin();
-    return StreamId::of(static_cast<std::size_t>(2 + 4 * code.chunk + 2 * kind + action));
+    return StreamId::of(
+        static_cast<std::size_t>(2 + 4 * (code.chunk / slices_) + 2 * kind + action));
   }
 
   PoolId add_pool(const Code& code) {
@@ -306,6 +307,7 @@ class Transfers {
 
   Program program_;
   std::span<const WorkStep> order_;
+  std::int32_t slices_;                      // chunks of a stage
   std::map<Code, SegmentId> segments_;       // of transfers, and of waits for them
   std::map<BufferId, EventId> received_;     // what happens when it is there
   std::map<Code, std::set<Code>> ended_by_;  // by wait for sends: works that need it before
@@ -314,8 +316,8 @@ class Transfers {
 
 }  // namespace
 
-Program add_transfers(Program program, std::span<const WorkStep> order) {
-  return Transfers(std::move(program), order).run();
+Program add_transfers(Program program, std::span<const WorkStep> order, std::int64_t slices) {
+  return Transfers(std::move(program), order, slices).run();
 }
 
 }  // namespace tessera

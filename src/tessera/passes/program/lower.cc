@@ -214,7 +214,7 @@ class Lowering {
   // One segment an action and chunk, and a second one for the first microbatch where that differs;
   // and one for its receives and one for its sends, which add_transfers() calls.
   void make_segments() {
-    const Graph first = options_.num_microbatches > 1 ? start_accumulators(graph_) : graph_;
+    const Graph first = adds_up() ? start_accumulators(graph_) : graph_;
     const std::vector<Code> works = find_works(codes_);
     std::map<Code, SegmentId> start;
     std::map<Code, SegmentId> next;
@@ -228,6 +228,10 @@ class Lowering {
       }
       Segment begin = make_segment(first, code);
       const bool differs = !same_ops(begin, later);
+      if (differs && options_.num_microbatches == 1) {
+        next[code] = start[code] = add_segment(std::move(begin));
+        continue;
+      }
       next[code] = add_segment(std::move(later));
       start[code] = next[code];
       if (differs) {
@@ -237,6 +241,13 @@ class Lowering {
     }
     make_transfers(works);
     list_calls(works, start, next);
+  }
+
+  // Whether several microbatches, or slices of one, add to a state.
+  bool adds_up() const {
+    return std::ranges::any_of(graph_.outputs, [&](const Output& output) {
+      return output.updates && graph_[*output.updates].kind == ValueKind::kGradient;
+    });
   }
 
   // `start`: what the first microbatch calls of a work, `next`: what the others do.

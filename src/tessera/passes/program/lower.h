@@ -30,12 +30,12 @@ struct LowerOptions {
 // updated in place), nodes become instructions of a segment for each action and chunk, and the call
 // list runs these once a microbatch (forwards of the chunks in rising order, backwards in falling
 // order, then weight gradients) and update once. With several microbatches, segments that
-// accumulate have a variant for the first one, which writes instead of adding. What one action
-// leaves for a later one is in a pool of these two ("stash": for the backward of its chunk).
-// Receives and sends are segments of their own, which nothing calls before add_transfers() and
-// add_tied_transfers().
-// Slots are left to assign_slots(), offsets to plan_memory(). Errors: kInternal where the
-// graph asks for an impossible placement.
+// accumulate have a variant for the first one, which writes instead of adding; of the slices of
+// one, the first that comes to an accumulator writes. What one action leaves for a later one is in
+// a pool of these two ("stash": for the backward of its chunk). Receives and sends are segments of
+// their own, which nothing calls before add_transfers() and add_tied_transfers(). Slots are left to
+// assign_slots(), offsets to plan_memory(). Errors: kInternal where the graph asks for an
+// impossible placement.
 Program lower(const Graph& graph, const LowerOptions& options);
 
 // What the workspace of the instruction at `place` is called.

@@ -9,6 +9,7 @@
 #include <utility>
 #include <vector>
 
+#include "tessera/autodiff/differentiate.h"
 #include "tessera/base/error.h"
 #include "tessera/ir/builder.h"
 #include "tessera/ops/all_ops.h"
@@ -94,6 +95,17 @@ State accumulator_of(const Output& output) {
              : State{.role = StateRole::kSum};
 }
 
+// What a sum over the microbatches, and over the slices of each, is called.
+std::string sum_name(const Graph& graph, const Output& output) {
+  if (!is_gradient(output)) {
+    return output.name;
+  }
+  const bool has_uses = std::ranges::any_of(graph.outputs, [&](const Output& other) {
+    return other.parameter == output.parameter && other.use > 0;
+  });
+  return has_uses ? gradient_name(output.parameter, output.use) : gradient_name(output.parameter);
+}
+
 // Inserts, right after each accumulated value is made, its addition to a state of the same name,
 // which the output, of the kind that it was, then updates.
 Graph accumulate(const Graph& graph) {
@@ -105,11 +117,22 @@ Graph accumulate(const Graph& graph) {
   };
 
   std::vector<Sum> sums;
+  std::map<std::pair<std::string, std::int32_t>, ValueId> of_gradients;  // by parameter and use
   for (std::size_t i = 0; i < graph.outputs.size(); ++i) {
     const Output& output = graph.outputs[i];
-    sums.push_back({.state = with_states.add_state(
-                        accumulator_of(output), output.name, f32_like(graph[output.value].type)),
-                    .output = i});
+    const auto add_state = [&] {
+      return with_states.add_state(
+          accumulator_of(output), sum_name(graph, output), f32_like(graph[output.value].type));
+    };
+    if (!is_gradient(output)) {
+      sums.push_back({.state = add_state(), .output = i});
+      continue;
+    }
+    const auto [found, is_new] = of_gradients.try_emplace({output.parameter, output.use});
+    if (is_new) {
+      found->second = add_state();
+    }
+    sums.push_back({.state = found->second, .output = i});
   }
   GraphEdit edit(with_states);
   std::vector<Output> outputs;
@@ -167,7 +190,7 @@ Sums take_sums(Graph& graph) {
     }
     switch (output.kind) {
       case OutputKind::kGradient:
-        sums.gradients[output.parameter][output.use] = output.value;
+        sums.gradients[output.parameter].try_emplace(output.use, output.value);
         break;
       case OutputKind::kLoss:
         sums.loss = output.value;
@@ -414,7 +437,7 @@ Graph append_update(Graph graph, const UpdateOptions& options) {
   if (options.state.grad > 0) {
     graph = reduce_gradients(graph, options, summed_whole);
   }
-  if (options.num_microbatches > 1) {
+  if (options.adds_up()) {
     graph = accumulate(graph);
   }
   Sums sums = take_sums(graph);

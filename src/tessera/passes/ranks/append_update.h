@@ -26,6 +26,7 @@ struct UpdateOptions {
   double clip = 1.0;
   DType moments = DType::kF32;
   std::int64_t num_microbatches = 1;
+  std::int64_t slices = 1;  // of the tokens of a microbatch
   StateAxes state = {};
   DimAxes dims = {};  // how parameters are cut: by axes that are then none of their state's
   // The ranks of a pipeline, each with some of the model's parameters: loss, statistics and norm
@@ -36,6 +37,9 @@ struct UpdateOptions {
   // The parameters that several of these ranks use, and which of them this one is.
   TiedParameters tied = {};
   std::int64_t pipeline_rank = 0;
+
+  // Whether gradients are sums over several backwards of a step.
+  bool adds_up() const { return num_microbatches > 1 || slices > 1; }
 };
 
 // Those of the parameters whose gradients are outputs of `graph`.
@@ -45,8 +49,9 @@ NormSums norm_sums(const Graph& graph, const UpdateOptions& options);
 //   output g gradient of w  ->  r = reduce(g); n = norm(r..); w, m, v = adamw(w, r, m, v, n, ..)
 // Of each parameter, `state` is its own (state_axes_of()).
 // Gradients, loss and statistics are sums over the labels of one rank: every microbatch's gradient
-// is reduced to slices over state.grad axes; with several microbatches these, the loss and the
-// statistics add up in f32 states in microbatch order; those of a parameter's uses, each of which
+// is reduced to slices over state.grad axes; with several microbatches, or slices of their tokens,
+// these, the loss and the statistics add up in f32 states in the order of the calls, all chunks'
+// in the same one; those of a parameter's uses, each of which
 // has its own state, are added in the order of use (those that another pipeline rank has made are
 // received, and of another's parameter sent and not updated here); then gradients are reduced to
 // slices over state.optimizer axes and summed over the others, and loss and statistics are summed

@@ -16,11 +16,11 @@
 namespace tessera {
 namespace {
 
-// Who shares a value that grew: a layer's forward, or its backward.
-using GrownUse = std::pair<bool, std::int32_t>;
+// Who shares a value that grew: a layer's forward, or its backward, of a chunk.
+using GrownUse = std::tuple<bool, std::int32_t, std::int32_t>;
 
 GrownUse grown_use_of(const Node& node) {
-  return {node.phase == Phase::kForward, node.layer};
+  return {node.phase == Phase::kForward, node.layer, node.chunk};
 }
 
 class Localizer {
@@ -100,7 +100,8 @@ class Localizer {
                 .operands = {},
                 .results = {},
                 .phase = node.phase,
-                .layer = node.layer};
+                .layer = node.layer,
+                .chunk = node.chunk};
     for (std::size_t o = 0; o < node.operands.size(); ++o) {
       result.operands.push_back(read(node.operands[o], laid_out_.operands[index][o], node));
     }
@@ -199,7 +200,8 @@ class Localizer {
                               .operands = {source},
                               .results = {found->second},
                               .phase = owner.phase,
-                              .layer = grows || producer.valid() ? owner.layer : -1});
+                              .layer = grows || producer.valid() ? owner.layer : -1,
+                              .chunk = owner.chunk});
     }
     return found->second;
   }

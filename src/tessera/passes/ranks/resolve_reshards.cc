@@ -151,7 +151,8 @@ Graph resolve_reshards(const Graph& graph) {
                    .operands = {value},
                    .results = {result},
                    .phase = node.phase,
-                   .layer = node.layer});
+                   .layer = node.layer,
+                   .chunk = node.chunk});
       value = result;
     }
   }

@@ -13,7 +13,7 @@ namespace {
 // How a use's gradient lies once the microbatches are done: that of a single one whole, the sum of
 // several as they are added up.
 TensorType type_of_sum(const TiedParameter& parameter, const UpdateOptions& options) {
-  if (options.num_microbatches == 1) {
+  if (!options.adds_up()) {
     return parameter.gradient;
   }
   const StateAxes own = state_axes_of(parameter.gradient, options.dims, options.state);
@@ -24,7 +24,7 @@ TensorType type_of_sum(const TiedParameter& parameter, const UpdateOptions& opti
 
 std::set<std::string> summed_before_reduction(const Graph& graph, const UpdateOptions& options) {
   std::set<std::string> summed;
-  if (options.num_microbatches > 1) {
+  if (options.adds_up()) {
     return summed;
   }
   for (const TiedParameter& parameter : options.tied.parameters) {

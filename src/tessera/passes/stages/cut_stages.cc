@@ -67,10 +67,15 @@ class StageCut {
 
   bool is_own(std::int32_t stage) const { return rank_of(stage) == rank_; }
 
-  // Of a stage of this rank: its place among these.
-  std::int32_t chunk_of(std::int32_t stage) const {
-    return static_cast<std::int32_t>(
-        std::count(cut_.rank_of_stage.begin(), cut_.rank_of_stage.begin() + stage, rank_));
+  // Of a stage of this rank, by its place among these.
+  std::int32_t chunk_of(std::int32_t stage, std::int32_t slice) const {
+    const auto place =
+        std::count(cut_.rank_of_stage.begin(), cut_.rank_of_stage.begin() + stage, rank_);
+    return static_cast<std::int32_t>(place * cut_.slices) + slice;
+  }
+
+  std::int32_t slice_of(ValueId value) const {
+    return graph_.nodes[graph_[value].producer.at()].chunk;
   }
 
   // Of this rank's nodes. Those of every stage are in the chunk of their first reader: forwards of
@@ -82,7 +87,8 @@ class StageCut {
       if (stages_[i] != kEveryStage && !is_own(stages_[i])) {
         continue;
       }
-      chunks[i] = stages_[i] == kEveryStage ? chunks[i] : chunk_of(stages_[i]);
+      chunks[i] =
+          stages_[i] == kEveryStage ? chunks[i] : chunk_of(stages_[i], graph_.nodes[i].chunk);
       for (const ValueId operand : graph_.nodes[i].operands) {
         const NodeId producer = graph_[operand].producer;
         if (!producer.valid() || stages_[producer.at()] != kEveryStage) {
@@ -143,15 +149,17 @@ class StageCut {
         .from = is_forward ? first : second,
         .to = is_forward ? second : first,
         .number = 2 * static_cast<std::int64_t>(boundary) + (is_forward ? 0 : 1)};
-    const NodeId position = sends ? after_last_producer(values) : before_first(is_forward);
     for (const ValueId value : values) {
+      const NodeId position =
+          sends ? after_last_producer(values, slice_of(value)) : before_first(is_forward);
       Node node = {
           .op = sends ? transfer_op(cut_.axes, places, SendAttrs{})
                       : transfer_op(cut_.axes, places, ReceiveAttrs{.type = graph_[value].type}),
           .operands = {},
           .results = {},
           .phase = is_forward ? Phase::kForward : Phase::kBackward,
-          .chunk = chunk_of(static_cast<std::int32_t>(boundary) + (is_first ? 0 : 1))};
+          .chunk =
+              chunk_of(static_cast<std::int32_t>(boundary) + (is_first ? 0 : 1), slice_of(value))};
       if (sends) {
         node.operands = {value};
       } else {
@@ -162,10 +170,13 @@ class StageCut {
     }
   }
 
-  NodeId after_last_producer(const std::set<ValueId>& values) const {
+  // Of those of a slice.
+  NodeId after_last_producer(const std::set<ValueId>& values, std::int32_t slice) const {
     std::size_t last = 0;
     for (const ValueId value : values) {
-      last = std::max(last, graph_[value].producer.at());
+      if (slice_of(value) == slice) {
+        last = std::max(last, graph_[value].producer.at());
+      }
     }
     return NodeId::of(last + 1);
   }

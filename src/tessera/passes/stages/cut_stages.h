@@ -13,6 +13,7 @@ struct PipelineCut {
   AxisSizes axes;                           // of the pipeline's ranks, innermost first
   std::vector<std::int64_t> layers;         // by stage, how many
   std::vector<std::int64_t> rank_of_stage;  // its place along the axes
+  std::int64_t slices = 1;                  // of a microbatch's tokens
 };
 
 // The part of a training graph, forward and backward in local shapes, that the pipeline rank at
@@ -20,10 +21,10 @@ struct PipelineCut {
 // and what these read of it it sends, through each stage between them.
 //   y = stage0(x); z = stage1(y)  ->  rank 0: y = stage0(x); send(y)
 //                                     rank 1: y = receive(); z = stage1(y)
-// A rank with several stages has a chunk for each, in the order of the stages; what one of them
-// makes for another of the same rank is not sent. What every stage does for itself the first chunk
-// does that a microbatch comes to and that reads it.
-// The channel of the boundary after stage s has number 2 s for what goes to the next stage, and
+// A rank has a chunk for each slice of each of its stages, in the order of the stages; what one of
+// them makes for another of the same rank is not sent. What is of a slice, its chunk says before.
+// What every stage does for itself the first chunk does that a microbatch comes to and that reads
+// it. The channel of the boundary after stage s has number 2 s for what goes to the next stage, and
 // 2 s + 1 for what comes back; values go in the order in which the graph defines them. Outputs of
 // kind loss and statistic that another rank makes become zeros, so that all ranks can add them up;
 // gradients stay where they are made. Sources that the rank does not read go.

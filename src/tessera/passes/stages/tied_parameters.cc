@@ -58,7 +58,9 @@ class Ties {
       }
     }
     for (const Output& output : graph_.outputs) {
-      if (output.kind == OutputKind::kGradient && output.parameter == tied.name) {
+      // Those of another slice are made where the first one's are.
+      if (output.kind == OutputKind::kGradient && output.parameter == tied.name &&
+          std::ssize(tied.ranks_of_uses) == output.use) {
         tied.ranks_of_uses.push_back(rank_of(graph_[output.value].producer));
         tied.gradient = graph_[output.value].type;
       }

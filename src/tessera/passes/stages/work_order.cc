@@ -124,7 +124,7 @@ class GlobalOrder {
     clock_.run(costs, 0.0);
     std::vector<double> starts;
     for (std::size_t i = 0; i < actions().size(); ++i) {
-      starts.push_back(clock_.ends()[i] - duration(costs[0], actions()[i].kind));
+      starts.push_back(clock_.ends()[i] - slice_duration(table, costs[0], actions()[i].kind));
     }
     std::vector<std::size_t> order(starts.size());
     std::iota(order.begin(), order.end(), std::size_t{0});
@@ -242,7 +242,8 @@ std::vector<WorkStep> work_order(const ActionTable& table,
   });
   std::vector<WorkStep> works;
   for (const StageAction& action : actions) {
-    const auto chunk = std::ranges::find(own, action.stage) - own.begin();
+    const auto stage = std::ranges::find(own, action.stage) - own.begin();
+    const std::int64_t chunk = stage * table.slices + action.slice;
     works.push_back(
         {.code = {.action = action_of(action.kind), .chunk = static_cast<std::int32_t>(chunk)},
          .microbatch = static_cast<std::int32_t>(action.microbatch)});

@@ -14,7 +14,7 @@ namespace tessera {
 enum class TransferLaunch : std::uint8_t { kByStream, kInOneQueue };
 
 // What each pipeline rank calls, in the order of its row of a schedule; a chunk is the place of a
-// stage among the rank's own. In a row that has backwards in two parts, whole ones are both parts
+// stage among the rank's own, times the slices of a microbatch, and a slice. In a row that has backwards in two parts, whole ones are both parts
 // in turn. A receive stands before the first work that comes after the work that sends, in one
 // order of all ranks' works in which each comes after those that it waits for, and at least one
 // work ahead of its reader: so all ranks come to the end of any table that check() takes, even
