@@ -92,6 +92,9 @@ SampleList samples(SamplesOf<ConcatAttrs>) {
                           make_op(ConcatAttrs{.num_operands = 1}),
                           types(dtype, {"?[embed=5]"})));
   }
+  for (Sample& sample : list) {
+    sample.differentiable = true;
+  }
   return list;
 }
 
