@@ -3,7 +3,7 @@
 // is that of its program's ops, known before the run. For each schedule: the bubble if all actions
 // took as long, that of the stages' costs, the timeline's step and the measured one.
 //
-// usage: pipeline_bench [--steps=N] [--hop=SECONDS] [--schedule=NAME]
+// usage: pipeline_bench [--steps=N] [--hop=SECONDS] [--schedule=NAME] [--slices=N]
 
 #include <algorithm>
 #include <cstdint>
@@ -78,8 +78,8 @@ Costs costs_of(const RankRun& run, const ActionTable& table) {
         update += segment.code.action == Action::kUpdate ? seconds_of(segment) : 0;
         continue;
       }
-      ActionCosts& stage =
-          costs.stages[static_cast<std::size_t>(own[static_cast<std::size_t>(segment.code.chunk)])];
+      ActionCosts& stage = costs.stages[static_cast<std::size_t>(
+          own[static_cast<std::size_t>(segment.code.chunk / table.slices)])];
       switch (segment.code.action) {
         case Action::kForward:
           stage.forward += seconds_of(segment);
@@ -102,7 +102,18 @@ Costs costs_of(const RankRun& run, const ActionTable& table) {
   return costs;
 }
 
-RankRun run_of(std::int64_t pipeline, std::int64_t microbatches, PipelineSchedule schedule) {
+// How much more FLOP of forward and backward a layer's last token needs than its first: products of
+// queries, keys and values over those of weights.
+double token_growth(const RankRun& run) {
+  const auto dim = static_cast<double>(run.model.dim);
+  const double weights = dim * (4 * dim + 3 * static_cast<double>(run.model.ffn));
+  return (4 + 10) * dim * static_cast<double>(run.sequence_length) / ((2 + 4) * weights);
+}
+
+RankRun run_of(std::int64_t pipeline,
+               std::int64_t microbatches,
+               PipelineSchedule schedule,
+               std::int64_t slices) {
   const std::int64_t stages = pipeline * default_chunks(schedule);
   constexpr std::int64_t kLayers = 8;
   RankRun run = {
@@ -116,23 +127,40 @@ RankRun run_of(std::int64_t pipeline, std::int64_t microbatches, PipelineSchedul
   run.pipeline.table = make_table({.schedule = schedule,
                                    .ranks = pipeline,
                                    .chunks = default_chunks(schedule),
-                                   .microbatches = microbatches});
+                                   .microbatches = microbatches,
+                                   .slices = slices});
+  run.pipeline.slices = slices;
+  run.pipeline.token_growth = token_growth(run);
   run.device_flops = kFlops;
   return run;
+}
+
+struct Options {
+  std::int64_t steps = 3;
+  double hop = 0;             // of a microbatch
+  std::string_view schedule;  // or all
+  std::int64_t slices = 1;
+};
+
+bool takes(PipelineSchedule schedule, const Options& options) {
+  const bool has_slices =
+      schedule == PipelineSchedule::kGPipe || schedule == PipelineSchedule::k1F1B;
+  return (options.schedule.empty() || options.schedule == name(schedule)) &&
+         (options.slices == 1 || has_slices);
 }
 
 void print_row(std::int64_t pipeline,
                std::int64_t microbatches,
                PipelineSchedule schedule,
-               std::int64_t steps,
-               double hop) {
-  RankRun run = run_of(pipeline, microbatches, schedule);
-  run.steps = steps;
+               const Options& options) {
+  RankRun run = run_of(pipeline, microbatches, schedule, options.slices);
+  run.steps = options.steps;
   const ActionTable& table = *run.pipeline.table;
   const std::int64_t boundary = run.sequence_length * run.model.dim * 4;
-  run.throttle = slow_links(hop, boundary);
+  run.throttle = slow_links(options.hop, boundary);
   const Costs costs = costs_of(run, table);
-  const Timeline time = timeline(table, costs.stages, hop);
+  const Timeline time =
+      timeline(table, costs.stages, options.hop / static_cast<double>(options.slices));
   const double expected = time.makespan + costs.update;
   const double measured = median(run_ranks(run).step_seconds);
   const ActionCosts& first = costs.stages[0];
@@ -149,18 +177,18 @@ void print_row(std::int64_t pipeline,
   std::fflush(stdout);
 }
 
-// Of one schedule, or all.
-void run_all(std::int64_t steps, double hop, std::string_view only) {
+void run_all(const Options& options) {
   std::printf(
-      "steps along a pipeline of devices of %.2g FLOP/s%s; milliseconds\n"
+      "steps along a pipeline of devices of %.2g FLOP/s%s, slices %ld; milliseconds\n"
       "   p   m  schedule          equal    costs  F of 0  timeline  measured   ratio\n",
       kFlops,
-      hop > 0 ? ", with slow links" : "");
+      options.hop > 0 ? ", with slow links" : "",
+      static_cast<long>(options.slices));
   for (const std::int64_t pipeline : {2, 4}) {
     for (const std::int64_t microbatches : {8, 16}) {
       for (const PipelineSchedule schedule : kPipelineSchedules) {
-        if (only.empty() || only == name(schedule)) {
-          print_row(pipeline, microbatches, schedule, steps, hop);
+        if (takes(schedule, options)) {
+          print_row(pipeline, microbatches, schedule, options);
         }
       }
     }
@@ -171,23 +199,25 @@ void run_all(std::int64_t steps, double hop, std::string_view only) {
 }  // namespace tessera
 
 int main(int argc, char** argv) {
-  std::int64_t steps = 3;
-  double hop = 0;
-  std::string_view only;
+  tessera::Options options;
   for (const char* const argument : std::span(argv, static_cast<std::size_t>(argc)).subspan(1)) {
     if (std::strncmp(argument, "--steps=", 8) == 0) {
-      steps = std::max(2, std::atoi(argument + 8));
+      options.steps = std::max(2, std::atoi(argument + 8));
     } else if (std::strncmp(argument, "--hop=", 6) == 0) {
-      hop = std::atof(argument + 6);
+      options.hop = std::atof(argument + 6);
     } else if (std::strncmp(argument, "--schedule=", 11) == 0) {
-      only = argument + 11;
+      options.schedule = argument + 11;
+    } else if (std::strncmp(argument, "--slices=", 9) == 0) {
+      options.slices = std::max(1, std::atoi(argument + 9));
     } else {
-      std::fprintf(stderr, "usage: pipeline_bench [--steps=N] [--hop=SECONDS] [--schedule=NAME]\n");
+      std::fprintf(stderr,
+                   "usage: pipeline_bench [--steps=N] [--hop=SECONDS] [--schedule=NAME] "
+                   "[--slices=N]\n");
       return 2;
     }
   }
   try {
-    tessera::run_all(steps, hop, only);
+    tessera::run_all(options);
   } catch (const std::exception& error) {
     std::fprintf(stderr, "pipeline_bench: %s\n", error.what());
     return 1;

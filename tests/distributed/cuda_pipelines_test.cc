@@ -139,6 +139,27 @@ TEST_F(CudaPipelines, TrainAsDataRanksDo) {
   }
 }
 
+// Of the tokens in slices: whoever moves what ranks send, however they share the layers.
+TEST_F(CudaPipelines, TrainInSlices) {
+  const auto sliced = [&](PipelineSchedule schedule, const std::vector<std::int64_t>& layers) {
+    RankRun run = in_stages(alone(), schedule, layers);
+    run.pipeline.slices = 3;
+    run.pipeline.token_growth = 2.0;
+    return run;
+  };
+  const RankResult whole = run_ranks(on_cuda(alone()));
+  const RankResult expected = run_ranks(on_cuda(sliced(PipelineSchedule::k1F1B, {3, 0})));
+  expect_close(expected, whole, "whole sequences");
+  for (const Talk talk : {Talk{.native = false}, Talk{.native = true}}) {
+    for (const PipelineSchedule schedule : {PipelineSchedule::kGPipe, PipelineSchedule::k1F1B}) {
+      const RankRun run = on_cuda(sliced(schedule, {1, 2}), talk);
+      const RankResult found = run_ranks(run);
+      expect_equal(found, expected, format("{}{}", name(schedule), talk.native ? ", native" : ""));
+      expect_recorded(found.num_replayed, run, talk);
+    }
+  }
+}
+
 // What one stage fails with ends all of them, and is what the run ends with.
 TEST_F(CudaPipelines, EndWithTheFirstError) {
   for (const bool native : {false, true}) {

@@ -12,6 +12,7 @@
 #include <thread>
 #include <utility>
 
+#include "tessera/actions/split_tokens.h"
 #include "tessera/backend/test_forwarding_backend.h"
 #include "tessera/base/error.h"
 #include "tessera/base/format.h"
@@ -454,10 +455,14 @@ std::optional<PipelineOptions> pipeline_options(const RankRun& run) {
   if (run.pipeline.layers.empty()) {
     return std::nullopt;
   }
-  return pipeline_options(action_table(run),
-                          run.pipeline.layers,
-                          pipeline_axes(run.mesh),
-                          run.device ? TransferLaunch::kInOneQueue : run.pipeline.launch);
+  return pipeline_options(
+      action_table(run),
+      run.pipeline.layers,
+      run.pipeline.slices > 1
+          ? split_tokens(run.sequence_length, run.pipeline.slices, run.pipeline.token_growth)
+          : std::vector<std::int64_t>(),
+      pipeline_axes(run.mesh),
+      run.device ? TransferLaunch::kInOneQueue : run.pipeline.launch);
 }
 
 }  // namespace

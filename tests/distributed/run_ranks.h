@@ -60,6 +60,7 @@ struct PipelineRun {
   std::vector<std::int64_t> layers = {};  // by stage; none: all ranks have all
   PipelineSchedule schedule = PipelineSchedule::k1F1B;
   std::int64_t slices = 1;                // of a microbatch's tokens
+  double token_growth = 0.0;              // as of split_tokens()
   std::optional<ActionTable> table = {};  // in place of the schedule's
   // On devices always in one queue.
   TransferLaunch launch = TransferLaunch::kByStream;

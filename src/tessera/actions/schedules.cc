@@ -138,15 +138,6 @@ bool takes_slices(PipelineSchedule schedule) {
   return schedule == PipelineSchedule::kGPipe || schedule == PipelineSchedule::k1F1B;
 }
 
-void require_slices(const ScheduleRequest& request) {
-  TESSERA_REQUIRE(request.slices == 1 || takes_slices(request.schedule),
-                  ErrorCode::kInvalidConfig,
-                  "pipeline.slices = {}: pipeline.schedule = \"{}\" takes whole sequences; "
-                  "\"1f1b\" and \"gpipe\" take slices",
-                  request.slices,
-                  name(request.schedule));
-}
-
 void require_valid(const ScheduleRequest& request) {
   TESSERA_REQUIRE(request.ranks >= 1 && request.microbatches >= 1 && request.slices >= 1,
                   ErrorCode::kInvalidArgument,
@@ -211,6 +202,15 @@ PipelineSchedule parse_pipeline_schedule(std::string_view text) {
        ".csv",
        printable(text),
        known);
+}
+
+void require_slices(const ScheduleRequest& request) {
+  TESSERA_REQUIRE(request.slices == 1 || takes_slices(request.schedule),
+                  ErrorCode::kInvalidConfig,
+                  "pipeline.slices = {}: pipeline.schedule = \"{}\" takes whole sequences; "
+                  "\"1f1b\" and \"gpipe\" take slices",
+                  request.slices,
+                  name(request.schedule));
 }
 
 void require_chunks(const ScheduleRequest& request) {

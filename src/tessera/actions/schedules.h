@@ -53,6 +53,9 @@ struct ScheduleRequest {
 // per rank.
 void require_chunks(const ScheduleRequest& request);
 
+// Errors: kInvalidConfig naming pipeline.slices, where the schedule takes whole sequences.
+void require_slices(const ScheduleRequest& request);
+
 // The table of a schedule. "gpipe", "1f1b" and "zb-h1" have one chunk; "zb-v" and "dualpipe-v" two,
 // in a V; the others two or more, in loops. All take any number of ranks, and of microbatches with
 // these exceptions: "interleaved" and "interleaved-zb" take multiples of max(1, microbatches div

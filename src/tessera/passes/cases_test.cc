@@ -196,7 +196,7 @@ struct Head {
       split.rank_of_stage.resize(split.layers.size());
       std::iota(split.rank_of_stage.begin(), split.rank_of_stage.end(), std::int64_t{0});
     } else if (key == "slices") {
-      pipeline().cut.slices = std::stoi(value);
+      pipeline().cut.slice_lengths = numbers(value);
     } else if (key == "ranks_of_stages") {
       pipeline().cut.rank_of_stage = numbers(value);
     } else if (key == "pipeline_rank") {

@@ -66,7 +66,7 @@ bool has_pipeline(const Compilation& c) {
 }
 
 std::int64_t slices_of(const Compilation& c) {
-  return has_pipeline(c) ? c.options.pipeline->cut.slices : 1;
+  return has_pipeline(c) ? c.options.pipeline->cut.num_slices() : 1;
 }
 
 std::span<const WorkStep> works_of(const Compilation& c) {
@@ -122,7 +122,7 @@ constexpr std::array kPasses = {
     Pass{"slice_tokens",
          [](const Compilation& c) { return slices_of(c) > 1; },
          on<Graph>([](const Graph& graph, const Compilation& c) {
-           return slice_tokens(graph, slices_of(c));
+           return slice_tokens(graph, c.options.pipeline->cut.slice_lengths);
          }),
          "after what is chosen of forward ops, alike for all slices; backward follows it"},
     Pass{"cache_attention",
@@ -401,12 +401,17 @@ std::vector<Program> compile_ranks(Graph forward, Compilation compilation) {
 
 PipelineOptions pipeline_options(const ActionTable& table,
                                  std::vector<std::int64_t> layers,
+                                 std::vector<std::int64_t> slice_lengths,
                                  AxisSizes axes,
                                  TransferLaunch launch) {
+  TESSERA_CHECK(std::ssize(slice_lengths) == (table.slices == 1 ? 0 : table.slices),
+                "lengths of {} slices, the table has {}",
+                slice_lengths.size(),
+                table.slices);
   return {.cut = {.axes = std::move(axes),
                   .layers = std::move(layers),
                   .rank_of_stage = table.rank_of_stage,
-                  .slices = table.slices},
+                  .slice_lengths = std::move(slice_lengths)},
           .order = work_orders(table, launch)};
 }
 

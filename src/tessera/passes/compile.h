@@ -33,9 +33,11 @@ struct PipelineOptions {
   std::vector<std::vector<WorkStep>> order;  // by pipeline rank: work_orders()
 };
 
-// By a schedule: `layers` by its stages, `axes` those of its ranks. Errors: as work_orders().
+// By a schedule: `layers` by its stages, `slice_lengths` the tokens of its slices (none: it has
+// whole sequences), `axes` those of its ranks. Errors: as work_orders().
 PipelineOptions pipeline_options(const ActionTable& table,
                                  std::vector<std::int64_t> layers,
+                                 std::vector<std::int64_t> slice_lengths,
                                  AxisSizes axes,
                                  TransferLaunch launch);
 

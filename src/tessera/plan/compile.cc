@@ -45,6 +45,7 @@ PipelineOptions pipeline_options(const Plan& plan, const Target& target, const A
   return pipeline_options(
       table,
       plan.pipeline->layers,
+      table.slices > 1 ? plan.pipeline->slice_lengths : std::vector<std::int64_t>(),
       pipeline_axes(plan.layout.mesh),
       target.is_device() ? TransferLaunch::kInOneQueue : TransferLaunch::kByStream);
 }

@@ -12,6 +12,7 @@
 #include "tessera/ops/op.h"
 #include "tessera/passes/graph/fuse.h"
 #include "tessera/passes/stages/assign_stages.h"
+#include "tessera/plan/graphs.h"
 
 namespace tessera {
 namespace {
@@ -70,6 +71,28 @@ double& part_of(ActionCosts& costs, Phase phase) {
 
 bool has_speed(const DeviceSpec& device, DType dtype) {
   return peak_flops(device, dtype) > 0 && device.memory_bandwidth > 0;
+}
+
+double token_growth(const Plan& plan) {
+  const auto flop_per_token = [&](std::int64_t tokens) {
+    const Graph graph = differentiate(training_graph(plan.model, 1, tokens, plan.dtype));
+    double flop = 0.0;
+    for (const Node& node : graph.nodes) {
+      flop += node.layer >= 0 ? cost(*node.op, graph.types(node.operands)).flop : 0.0;
+    }
+    return flop / static_cast<double>(tokens);
+  };
+  const std::int64_t all = plan.sequence_length;
+  const std::int64_t some = all / 2;
+  if (some == 0) {
+    return 0.0;
+  }
+  // Per token, first + (last - first) / 2, where the last of all needs what grows with their
+  // number.
+  const double of_all = flop_per_token(all);
+  const double slope = (of_all - flop_per_token(some)) / static_cast<double>(all - some);
+  const double first = of_all - slope * static_cast<double>(all);
+  return first > 0.0 ? std::max(0.0, 2.0 * slope * static_cast<double>(all) / first) : 0.0;
 }
 
 std::int64_t boundary_bytes(const Plan& plan) {

@@ -17,6 +17,10 @@ ModelCosts model_costs(const Plan& plan, const DeviceSpec& device);
 // Whether it is known how fast the device computes in `dtype` and reads.
 bool has_speed(const DeviceSpec& device, DType dtype);
 
+// How much more FLOP of the layers the last token of a sequence needs than the first, over those of
+// the first: what split_tokens() takes. The same for any layout and device.
+double token_growth(const Plan& plan);
+
 // What a rank sends from a layer to the next one, forward, of a microbatch: the most of all.
 std::int64_t boundary_bytes(const Plan& plan);
 

@@ -1,5 +1,6 @@
 #include "tessera/plan/plan.h"
 
+#include <algorithm>
 #include <numeric>
 
 #include "tessera/base/error.h"
@@ -22,6 +23,22 @@ void require_layers(const PipelinePlan& pipeline, std::int64_t num_layers) {
                   "found {} in all, the model has {}",
                   format_plural(sum, "layer"),
                   num_layers);
+}
+
+void require_slice_lengths(const PipelinePlan& pipeline, std::int64_t sequence_length) {
+  const std::vector<std::int64_t>& lengths = pipeline.slice_lengths;
+  const std::int64_t expected = pipeline.table.slices == 1 ? 0 : pipeline.table.slices;
+  TESSERA_REQUIRE(std::ssize(lengths) == expected,
+                  ErrorCode::kInvalidConfig,
+                  "found lengths of {}, expected those of {}, as many as the table has",
+                  format_plural(std::ssize(lengths), "slice"),
+                  expected);
+  const std::int64_t sum = std::accumulate(lengths.begin(), lengths.end(), std::int64_t{0});
+  TESSERA_REQUIRE(lengths.empty() || (sum == sequence_length && std::ranges::min(lengths) > 0),
+                  ErrorCode::kInvalidConfig,
+                  "found slices of {} in all, expected those of a sequence, {}, and none empty",
+                  format_plural(sum, "token"),
+                  sequence_length);
 }
 
 Graph step_graph(const Plan& plan) {

@@ -42,8 +42,9 @@ struct PassPlan {
 
 // How the ranks along the pipeline share the layers and the microbatches of a step.
 struct PipelinePlan {
-  ActionTable table;                 // of the plan's microbatches
-  std::vector<std::int64_t> layers;  // by stage, how many
+  ActionTable table;                             // of the plan's microbatches
+  std::vector<std::int64_t> layers;              // by stage, how many
+  std::vector<std::int64_t> slice_lengths = {};  // of a sequence, in tokens; none: whole
 
   friend bool operator==(const PipelinePlan&, const PipelinePlan&) = default;
 };
@@ -51,6 +52,10 @@ struct PipelinePlan {
 // That `pipeline.layers` are those of all stages, and of a model of so many layers. Errors:
 // kInvalidConfig with both counts.
 void require_layers(const PipelinePlan& pipeline, std::int64_t num_layers);
+
+// That the slices are those of the table, and of sequences of so many tokens. Errors:
+// kInvalidConfig with both counts.
+void require_slice_lengths(const PipelinePlan& pipeline, std::int64_t sequence_length);
 
 // All that decides the programs of a run, with a Target (compile.h). It names no file, no device
 // and no config: whoever has a plan, made from a run file or by a planner, can compile it.

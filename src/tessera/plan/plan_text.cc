@@ -354,6 +354,7 @@ void pass_fields(Io& io, C& passes) {
 template <class Io, class P>
 void pipeline_fields(Io& io, P& pipeline) {
   io.counts("layers", pipeline.layers);
+  io.counts("slices", pipeline.slice_lengths);
   text_field(io, "table", pipeline.table, to_csv, [](const std::string& text) {
     return parse_table(text, "").table;
   });
@@ -431,6 +432,7 @@ void require_pipeline(const Plan& plan) {
     check(plan.pipeline->table);
     require_run(plan.pipeline->table, "table", ranks, plan.num_microbatches);
     require_layers(*plan.pipeline, plan.model.num_layers);
+    require_slice_lengths(*plan.pipeline, plan.sequence_length);
   }
 }
 

@@ -50,7 +50,12 @@ std::vector<Plan> plans() {
   stages.pipeline = PipelinePlan{
       .table = make_table({.schedule = PipelineSchedule::kZbH1, .ranks = 2, .microbatches = 3}),
       .layers = {2, 0}};
-  return {plain, cut, codes, rounded, stages};
+  Plan slices = stages;
+  slices.pipeline = PipelinePlan{
+      .table = make_table({.ranks = 2, .microbatches = 3, .slices = 3}),
+      .layers = {1, 1},
+      .slice_lengths = {10, 4, 2}};
+  return {plain, cut, codes, rounded, stages, slices};
 }
 
 // Equal text says that nothing of a plan is lost that the text has; equal programs, that nothing
@@ -132,6 +137,14 @@ TEST(PlanText, RefusesAPipelineThatDoesNotFit) {
   EXPECT_THAT(message("0F0,", "0X0,"), HasSubstr("pipeline.table: "));
   EXPECT_THAT(message("group = \"pipeline\"", "group = \"tensor\""),
               HasSubstr("found a table, with 1 pipeline rank on the mesh"));
+  EXPECT_THAT(message("slices = []", "slices = [4, 4]"),
+              HasSubstr(": pipeline: found lengths of 2 slices, expected those of 0"));
+  const std::string sliced = to_string(plans()[5]);
+  EXPECT_THAT(error_of_changed(sliced, "10, 4, 2]", "10, 6]"),
+              HasSubstr("found lengths of 2 slices, expected those of 3"));
+  EXPECT_THAT(error_of_changed(sliced, "10, 4, 2]", "10, 6, 0]"), HasSubstr("and none empty"));
+  EXPECT_THAT(error_of_changed(sliced, "10, 4, 2]", "10, 4, 4]"),
+              HasSubstr("found slices of 18 tokens in all, expected those of a sequence, 16"));
 }
 
 // A model of one's own has no text; its plan has, up to there.

@@ -90,7 +90,7 @@ OrderedJson schedule_json(const Explanation& facts) {
   }
   return {{"schedule", facts.config.pipeline.schedule},
           {"microbatches", plan.table.microbatches},
-          {"slices", plan.table.slices},
+          {"slices", plan.slice_lengths},
           {"stages", stages},
           {"hop", facts.run.hop > 0 ? OrderedJson(facts.run.hop) : OrderedJson()},
           {"makespan", time.makespan},

@@ -29,10 +29,12 @@ std::string numbers_text(const List& list, const Projection& projection = {}) {
   return text;
 }
 
-std::string microbatches_text(const ActionTable& table) {
-  return (table.microbatches == 1 ? "1 microbatch"
-                                  : format("{} microbatches", table.microbatches)) +
-         (table.slices > 1 ? format(" of {} slices", table.slices) : "");
+std::string microbatches_text(const PipelinePlan& plan) {
+  const std::int64_t count = plan.table.microbatches;
+  return (count == 1 ? "1 microbatch" : format("{} microbatches", count)) +
+         (plan.slice_lengths.empty()
+              ? ""
+              : format(" in slices of {} tokens", numbers_text(plan.slice_lengths)));
 }
 
 std::string stages_text(const PipelinePlan& plan) {
@@ -115,7 +117,7 @@ std::string pipeline_text(const Explanation& facts) {
       "  in flight at most: {}\n"
       "  boundaries: a rank sends up to {} in a step{}\n",
       facts.config.pipeline.schedule,
-      microbatches_text(plan.table),
+      microbatches_text(plan),
       stages_text(plan),
       percent(bubble(time)),
       percent(bubble(time) - imbalance(time)),

@@ -287,7 +287,8 @@ TEST(PipelineExplanation, SaysWhatIsHeldOfSlices) {
   const Explanation facts = explain(config);
   const std::string text = summary_text(facts);
   EXPECT_THAT(text,
-              HasSubstr("\npipeline: 1f1b, 2 microbatches of 4 slices; 2 stages of 3, 3 layers\n"));
+              HasSubstr("\npipeline: 1f1b, 2 microbatches in slices of 144, 128, 128, 112 tokens; "
+                        "2 stages of 3, 3 layers\n"));
   // 3 of the ticks of a slice, of 3 * 8 + 3.
   EXPECT_THAT(text, HasSubstr("; 11.1 % if stages were equal\n"));
   EXPECT_THAT(text, HasSubstr("  in flight at most: forwards of slices: 5, 4 by rank\n"));
@@ -295,7 +296,8 @@ TEST(PipelineExplanation, SaysWhatIsHeldOfSlices) {
   EXPECT_THAT(text,
               HasSubstr(format("  boundaries: a rank sends up to {} over local in a step\n",
                                format_bytes(bytes))));
-  EXPECT_EQ(nlohmann::json::parse(explanation_json(facts, false)).at("pipeline").at("slices"), 4);
+  EXPECT_EQ(nlohmann::json::parse(explanation_json(facts, false)).at("pipeline").at("slices"),
+            (std::vector{144, 128, 128, 112}));
   EXPECT_EQ(facts.memory.arena, facts.programs[facts.memory.pipeline_rank].arena_bytes());
 }
 

@@ -7,9 +7,11 @@
 #include "tessera/actions/check.h"
 #include "tessera/actions/csv.h"
 #include "tessera/actions/schedules.h"
+#include "tessera/actions/split_tokens.h"
 #include "tessera/base/error.h"
 #include "tessera/base/file.h"
 #include "tessera/base/format.h"
+#include "tessera/base/units.h"
 #include "tessera/plan/model_costs.h"
 #include "tessera/resolve/resolve_layout.h"
 
@@ -62,6 +64,7 @@ ResolvedPipeline make_named(const RunConfig& config, std::int64_t microbatches) 
       .microbatches = microbatches,
       .slices = config.pipeline.slices};
   with_context([&] { return placed(config, "pipeline.chunks"); }, [&] { require_chunks(request); });
+  with_context([&] { return placed(config, "pipeline.slices"); }, [&] { require_slices(request); });
   // What else a schedule refuses is a number of microbatches, or a table beyond all use.
   return with_context([&] { return placed(config, "train.global_batch"); },
                       [&] {
@@ -73,9 +76,9 @@ ResolvedPipeline make_named(const RunConfig& config, std::int64_t microbatches) 
                       });
 }
 
-// With fewer microbatches than ranks some rank is idle at any time of a step.
+// With fewer microbatches, or slices of them, than ranks some rank is idle at any time of a step.
 std::optional<std::string> idle_note(const ActionTable& table) {
-  if (table.microbatches >= table.ranks) {
+  if (table.microbatches * table.slices >= table.ranks) {
     return std::nullopt;
   }
   return format(
@@ -89,8 +92,8 @@ std::optional<std::string> idle_note(const ActionTable& table) {
 
 // Seconds from the end of a forward to its value's arrival at the next stage, over the slowest of
 // the levels that stages are apart by; 0 where the cluster file says nothing of these.
-double hop_seconds(const Plan& plan, const std::vector<Level>& levels) {
-  const auto bytes = static_cast<double>(boundary_bytes(plan));
+double hop_seconds(const Plan& plan, std::int64_t slices, const std::vector<Level>& levels) {
+  const double bytes = static_cast<double>(boundary_bytes(plan)) / static_cast<double>(slices);
   double slowest = 0.0;
   for (const MeshAxis& axis : plan.layout.mesh.axes) {
     const auto level = std::ranges::find(levels, axis.level, &Level::name);
@@ -121,16 +124,30 @@ void require_sliceable(const RunConfig& config, const Plan& plan) {
                   "expected f32, or 1",
                   placed(config, "pipeline.slices"),
                   slices);
+}
+
+// Which cost about as much, for the FLOP that the model's tokens need.
+std::vector<std::int64_t> slice_lengths(const RunConfig& config, const Plan& plan) {
+  const std::int64_t slices = config.pipeline.slices;
+  if (slices == 1) {
+    return {};
+  }
+  std::vector<std::int64_t> lengths =
+      split_tokens(plan.sequence_length, slices, token_growth(plan));
   const std::int64_t tensor = config.parallel.sequence_parallel ? config.parallel.tensor : 1;
-  TESSERA_REQUIRE(tensor == 1 || plan.sequence_length % (slices * tensor) == 0,
-                  ErrorCode::kInvalidConfig,
-                  "{}: found {}, of sequences of {} tokens that {} tensor ranks divide: expected "
-                  "slices of equal length that {} divides, or parallel.sequence_parallel = false",
-                  placed(config, "pipeline.slices"),
-                  slices,
-                  plan.sequence_length,
-                  tensor,
-                  tensor);
+  const auto odd =
+      std::ranges::find_if(lengths, [&](std::int64_t length) { return length % tensor != 0; });
+  TESSERA_REQUIRE(
+      odd == lengths.end(),
+      ErrorCode::kInvalidConfig,
+      "{}: found {}, of which one has {} of {}, and {} tensor ranks do not divide them: "
+      "expected fewer slices, longer sequences or parallel.sequence_parallel = false",
+      placed(config, "pipeline.slices"),
+      slices,
+      format_plural(*odd, "token"),
+      plan.sequence_length,
+      tensor);
+  return lengths;
 }
 
 }  // namespace
@@ -145,6 +162,7 @@ std::optional<ResolvedPipeline> resolve_pipeline(const RunConfig& config,
   ResolvedPipeline resolved = is_table(config.pipeline) ? read_table(config, plan.num_microbatches)
                                                         : make_named(config, plan.num_microbatches);
   PipelinePlan& pipeline = resolved.plan;
+  pipeline.slice_lengths = slice_lengths(config, plan);
   if (const std::optional<std::string> note = idle_note(pipeline.table)) {
     resolved.notes.push_back(*note);
   }
@@ -152,7 +170,7 @@ std::optional<ResolvedPipeline> resolve_pipeline(const RunConfig& config,
   const DeviceSpec& device = has_speed(target.device, plan.dtype) ? target.device : layout.device;
   const ModelCosts costs = model_costs(plan, device);
   if (has_speed(device, plan.dtype)) {
-    resolved.hop = hop_seconds(plan, layout.levels);
+    resolved.hop = hop_seconds(plan, pipeline.table.slices, layout.levels);
   }
   if (config.pipeline.layers) {
     pipeline.layers = *config.pipeline.layers;

@@ -121,7 +121,7 @@ TEST(ResolvePipeline, TakesSlices) {
   EXPECT_EQ(
       error_of_plan(config),
       "pipeline.slices = 3: pipeline.schedule = \"zb-h1\" takes whole sequences; \"1f1b\" and "
-      "\"gpipe\" take slices (pipeline.schedule)");
+      "\"gpipe\" take slices (pipeline.slices)");
 }
 
 TEST(ResolvePipeline, RefusesSlicesOfWhatIsNotAddedUp) {
@@ -134,8 +134,8 @@ TEST(ResolvePipeline, RefusesSlicesOfWhatIsNotAddedUp) {
   config.parallel = {.ranks = 4, .data = 1, .tensor = 2, .pipeline = 2};
   EXPECT_EQ(
       error_of_plan(config),
-      "pipeline.slices: found 3, of sequences of 16 tokens that 2 tensor ranks divide: "
-      "expected slices of equal length that 2 divides, or parallel.sequence_parallel = false");
+      "pipeline.slices: found 3, of which one has 5 tokens of 16, and 2 tensor ranks do not divide "
+      "them: expected fewer slices, longer sequences or parallel.sequence_parallel = false");
   config.parallel.sequence_parallel = false;
   EXPECT_EQ(plan_of(config).plan.pipeline->table.slices, 3);
   config.float8.recipe = Float8Recipe::kTensorwise;

@@ -48,7 +48,7 @@ void require_shapes(Types in, std::size_t first, std::size_t ids) {
 }
 
 // Score and value products over all pairs that are seen of one document: half of them where causal
-// queries and keys have equal length, those inside the window where there is one.
+// queries are the last of the keys' tokens, those inside the window where there is one.
 template <class Attrs>
 double pairs(const Attrs& attrs, const TensorType& q, const TensorType& k) {
   const auto queries = static_cast<double>(q.dims[1].bound);
@@ -56,7 +56,7 @@ double pairs(const Attrs& attrs, const TensorType& q, const TensorType& k) {
   const double rows = static_cast<double>(q.dims[0].bound) * static_cast<double>(q.dims[2].bound);
   const bool is_square = attrs.causal && q.dims[1].bound == k.dims[1].bound;
   if (attrs.window == 0) {
-    return rows * queries * keys / (is_square ? 2.0 : 1.0);
+    return rows * queries * (attrs.causal ? std::max(keys - queries / 2.0, keys / 2.0) : keys);
   }
   const double window = std::min(static_cast<double>(attrs.window), keys);
   // The first queries see fewer keys than the window has.

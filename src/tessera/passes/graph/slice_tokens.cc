@@ -4,6 +4,7 @@
 #include <array>
 #include <cstddef>
 #include <map>
+#include <numeric>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -46,21 +47,29 @@ Graph sources_of(const Graph& graph) {
 
 class TokenSlices {
  public:
-  TokenSlices(const Graph& graph, std::int64_t slices)
+  TokenSlices(const Graph& graph, std::span<const std::int64_t> lengths)
       : graph_(graph),
         builder_(sources_of(graph)),
         tokens_(graph.values.size()),
-        ids_(graph.values.size()) {
-    std::int64_t length = 0;
+        ids_(graph.values.size()),
+        lengths_(lengths.begin(), lengths.end()) {
+    std::int64_t tokens = 0;
     for (std::size_t i = 0; i < graph.values.size(); ++i) {
       const ValueInfo& value = graph.values[i];
       const auto seq = std::ranges::find(value.type.dims, "seq", &Dim::name);
       if (value.kind == ValueKind::kInput && seq != value.type.dims.end()) {
         tokens_[i].dim = static_cast<std::size_t>(seq - value.type.dims.begin());
-        length = seq->bound;
+        tokens = seq->bound;
       }
     }
-    lengths_ = slice_lengths(length, slices);
+    TESSERA_REQUIRE(
+        std::accumulate(lengths.begin(), lengths.end(), std::int64_t{0}) == tokens &&
+            std::ranges::all_of(lengths, [](std::int64_t length) { return length > 0; }),
+        ErrorCode::kInvalidArgument,
+        "{} slices of {} tokens in all, or an empty one, expected {} tokens",
+        lengths.size(),
+        std::accumulate(lengths.begin(), lengths.end(), std::int64_t{0}),
+        tokens);
     std::size_t next = 0;
     for (std::size_t i = 0; i < graph.values.size(); ++i) {
       if (graph.values[i].kind != ValueKind::kResult) {
@@ -292,22 +301,8 @@ class TokenSlices {
 
 }  // namespace
 
-std::vector<std::int64_t> slice_lengths(std::int64_t tokens, std::int64_t slices) {
-  TESSERA_REQUIRE(slices >= 1 && slices <= tokens,
-                  ErrorCode::kInvalidArgument,
-                  "{} slices of {} tokens, expected 1 to {}",
-                  slices,
-                  tokens,
-                  tokens);
-  std::vector<std::int64_t> lengths;
-  for (std::int64_t slice = 0; slice < slices; ++slice) {
-    lengths.push_back(tokens / slices + (slice < tokens % slices ? 1 : 0));
-  }
-  return lengths;
-}
-
-Graph slice_tokens(const Graph& graph, std::int64_t slices) {
-  return TokenSlices(graph, slices).run();
+Graph slice_tokens(const Graph& graph, std::span<const std::int64_t> lengths) {
+  return TokenSlices(graph, lengths).run();
 }
 
 }  // namespace tessera

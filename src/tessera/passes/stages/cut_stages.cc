@@ -71,7 +71,7 @@ class StageCut {
   std::int32_t chunk_of(std::int32_t stage, std::int32_t slice) const {
     const auto place =
         std::count(cut_.rank_of_stage.begin(), cut_.rank_of_stage.begin() + stage, rank_);
-    return static_cast<std::int32_t>(place * cut_.slices) + slice;
+    return static_cast<std::int32_t>(place * cut_.num_slices()) + slice;
   }
 
   std::int32_t slice_of(ValueId value) const {

@@ -1,6 +1,8 @@
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
+#include <iterator>
 #include <vector>
 
 #include "tessera/ir/graph.h"
@@ -10,10 +12,12 @@ namespace tessera {
 
 // How a model is cut along the pipeline.
 struct PipelineCut {
-  AxisSizes axes;                           // of the pipeline's ranks, innermost first
-  std::vector<std::int64_t> layers;         // by stage, how many
-  std::vector<std::int64_t> rank_of_stage;  // its place along the axes
-  std::int64_t slices = 1;                  // of a microbatch's tokens
+  AxisSizes axes;                                // of the pipeline's ranks, innermost first
+  std::vector<std::int64_t> layers;              // by stage, how many
+  std::vector<std::int64_t> rank_of_stage;       // its place along the axes
+  std::vector<std::int64_t> slice_lengths = {};  // tokens of each slice of a sequence; none: whole
+
+  std::int64_t num_slices() const { return std::max<std::int64_t>(1, std::ssize(slice_lengths)); }
 };
 
 // The part of a training graph, forward and backward in local shapes, that the pipeline rank at
