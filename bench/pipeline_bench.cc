@@ -26,7 +26,10 @@
 namespace tessera {
 namespace {
 
-constexpr double kFlops = 2.5e8;  // of the devices that ranks play
+// Of the devices that ranks play: an action takes as long, of a slice or of a whole sequence.
+double flops(std::int64_t slices) {
+  return 2.5e8 / static_cast<double>(slices);
+}
 
 // Slow links between the ranks, if asked for: a hop takes so long.
 std::vector<Level> slow_links(double hop, std::int64_t bytes) {
@@ -44,7 +47,7 @@ double median(std::vector<double> values) {
   return values[values.size() / 2];
 }
 
-double seconds_of(const Segment& segment) {
+double flop_of(const Segment& segment) {
   double flop = 0;
   for (const Instruction& instruction : segment.instructions) {
     if (instruction.results.empty()) {
@@ -56,7 +59,7 @@ double seconds_of(const Segment& segment) {
     }
     flop += cost(*instruction.op, operands).flop;
   }
-  return flop / kFlops;
+  return flop;
 }
 
 struct Costs {
@@ -70,6 +73,9 @@ Costs costs_of(const RankRun& run, const ActionTable& table) {
                                                     ActionCosts{0, 0, 0})};
   for (std::int64_t rank = 0; rank < table.ranks; ++rank) {
     const Program program = rank_program(run, {}, rank);
+    const auto seconds_of = [&](const Segment& segment) {
+      return flop_of(segment) / run.device_flops;
+    };
     const std::vector<std::int64_t> own = stages_of_rank(table, rank);
     double update = 0;
     for (const Call& call : program.calls) {
@@ -131,7 +137,7 @@ RankRun run_of(std::int64_t pipeline,
                                    .slices = slices});
   run.pipeline.slices = slices;
   run.pipeline.token_growth = token_growth(run);
-  run.device_flops = kFlops;
+  run.device_flops = flops(slices);
   return run;
 }
 
@@ -181,7 +187,7 @@ void run_all(const Options& options) {
   std::printf(
       "steps along a pipeline of devices of %.2g FLOP/s%s, slices %ld; milliseconds\n"
       "   p   m  schedule          equal    costs  F of 0  timeline  measured   ratio\n",
-      kFlops,
+      flops(options.slices),
       options.hop > 0 ? ", with slow links" : "",
       static_cast<long>(options.slices));
   for (const std::int64_t pipeline : {2, 4}) {
