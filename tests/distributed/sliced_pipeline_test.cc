@@ -49,7 +49,7 @@ TEST(SlicedPipeline, TrainsAsWholeSequencesDo) {
     for (const PipelineSchedule schedule : {PipelineSchedule::kGPipe, PipelineSchedule::k1F1B}) {
       RankRun run = alone;
       run.pipeline.schedule = schedule;
-      for (const std::int64_t slices : {2, 4, 13}) {
+      for (const std::int64_t slices : {4, 13}) {
         const std::string what =
             format("{} microbatches, {}, {} slices", microbatches, name(schedule), slices);
         const RankResult found = run_ranks(sliced(run, {2, 2}, slices));
@@ -162,7 +162,7 @@ void expect_to_end(const RankRun& run, std::int64_t ranks) {
 // Nobody waits in vain, even where sends end with their receives, or each begins when the rank's
 // one before has ended.
 TEST(SlicedPipeline, RanksComeToTheEnd) {
-  for (const std::int64_t microbatches : {1, 2, 3}) {
+  for (const std::int64_t microbatches : {1, 3}) {
     for (const std::int64_t slices : {2, 3}) {
       for (const Layers& layers : {Layers{2, 2}, {1, 1, 1, 1}}) {
         for (const PipelineSchedule schedule :
