@@ -21,6 +21,7 @@
 #include "tessera/mesh/cluster.h"
 #include "tessera/mesh/mesh.h"
 #include "tessera/ops/op.h"
+#include "tessera/plan/model_costs.h"
 #include "tests/distributed/run_ranks.h"
 
 namespace tessera {
@@ -108,14 +109,6 @@ Costs costs_of(const RankRun& run, const ActionTable& table) {
   return costs;
 }
 
-// How much more FLOP of forward and backward a layer's last token needs than its first: products of
-// queries, keys and values over those of weights.
-double token_growth(const RankRun& run) {
-  const auto dim = static_cast<double>(run.model.dim);
-  const double weights = dim * (4 * dim + 3 * static_cast<double>(run.model.ffn));
-  return (4 + 10) * dim * static_cast<double>(run.sequence_length) / ((2 + 4) * weights);
-}
-
 RankRun run_of(std::int64_t pipeline,
                std::int64_t microbatches,
                PipelineSchedule schedule,
@@ -136,7 +129,8 @@ RankRun run_of(std::int64_t pipeline,
                                    .microbatches = microbatches,
                                    .slices = slices});
   run.pipeline.slices = slices;
-  run.pipeline.token_growth = token_growth(run);
+  run.pipeline.token_growth = token_growth(
+      {.model = description(run), .sequence_length = run.sequence_length, .dtype = run.dtype});
   run.device_flops = flops(slices);
   return run;
 }
@@ -149,10 +143,8 @@ struct Options {
 };
 
 bool takes(PipelineSchedule schedule, const Options& options) {
-  const bool has_slices =
-      schedule == PipelineSchedule::kGPipe || schedule == PipelineSchedule::k1F1B;
   return (options.schedule.empty() || options.schedule == name(schedule)) &&
-         (options.slices == 1 || has_slices);
+         (options.slices == 1 || takes_slices(schedule));
 }
 
 void print_row(std::int64_t pipeline,

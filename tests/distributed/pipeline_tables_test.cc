@@ -251,6 +251,38 @@ TEST(PipelineTables, OfAnyKindTrainAsOneRankDoes) {
   EXPECT_GT(found["backward.1 to weight_gradient.1"], 0);
 }
 
+// In slices of a microbatch's tokens, which have sums of their own order: the same in all tables.
+TEST(PipelineTables, OfSlicesTrainAsANamedScheduleDoes) {
+  constexpr std::int64_t kSlices = 3;
+  const auto sliced = [](const ActionTable& table, std::vector<std::int64_t> layers) {
+    RankRun run = with_table(one_rank(), table, std::move(layers));
+    run.pipeline.slices = kSlices;
+    return run;
+  };
+  const RankResult expected = run_ranks(
+      sliced(make_table({.ranks = 2, .microbatches = kMicrobatches, .slices = kSlices}), {2, 2}));
+  for (std::uint64_t seed = 0; seed < num_tables() / 3; ++seed) {
+    SCOPED_TRACE(format("seed {}", seed));
+    Draw draw(seed);
+    const ActionTable table = random_table(seed,
+                                           {.ranks = kRanks,
+                                            .stages = kStages,
+                                            .microbatches = kMicrobatches,
+                                            .slices = kSlices,
+                                            .splits = draw.one_in(2)});
+    RankRun run = sliced(table, draw_layers(draw, one_rank().model.layers));
+    run.pipeline.launch = seed % 2 == 0 ? TransferLaunch::kByStream : TransferLaunch::kInOneQueue;
+    run.recompute = draw.one_in(3);
+    run.fuse = !draw.one_in(2);
+    std::vector<Program> programs;
+    for (std::int64_t rank = 0; rank < kRanks; ++rank) {
+      programs.push_back(rank_program(run, {}, rank));
+    }
+    expect_no_rank_waits_in_vain(run, programs);
+    expect_equal(run_ranks(run), expected);
+  }
+}
+
 // Sums in another order are other sums, but as good; and the same, bit by bit, on other ranks.
 TEST(PipelineTables, MayTakeMicrobatchesInAnyOrder) {
   const RankRun alone = one_rank();

@@ -164,28 +164,36 @@ void check_order(const ActionsOfOne& of, const TablePlaces& places) {
   }
 }
 
+// A backward is both of its parts.
+std::vector<ActionKind> parts_of(ActionKind kind) {
+  using enum ActionKind;
+  return kind == kBackward ? std::vector{kInputGradient, kWeightGradient} : std::vector{kind};
+}
+
 // The slices of a microbatch go forward in rising order and backward in falling order: a later one
 // reads the keys and values of those before it, and adds to their gradients.
 void check_slices(const ActionTable& table, const TablePlaces& places) {
   for (std::size_t rank = 0; rank < table.rows.size(); ++rank) {
-    // By stage, kind and microbatch, the one before.
+    // Of a stage and microbatch, the one before that does the same part of the work.
     std::map<std::array<std::int64_t, 3>, StageAction> before;
     for (std::size_t i = 0; i < table.rows[rank].size(); ++i) {
       const StageAction& action = table.rows[rank][i];
-      const auto [found, is_first] = before.try_emplace(
-          {action.stage, static_cast<std::int64_t>(action.kind), action.microbatch}, action);
-      const bool rises = action.kind == ActionKind::kForward;
-      TESSERA_REQUIRE(
-          is_first ||
-              (rises ? found->second.slice < action.slice : action.slice < found->second.slice),
-          ErrorCode::kInvalidConfig,
-          "{}rank {} has {} before {}: forwards of the slices of a microbatch come in rising "
-          "order, backwards in falling order",
-          places.prefix(rank, i),
-          rank,
-          to_string(found->second),
-          to_string(action));
-      found->second = action;
+      for (const ActionKind part : parts_of(action.kind)) {
+        const auto [found, is_first] = before.try_emplace(
+            {action.stage, action.microbatch, static_cast<std::int64_t>(part)}, action);
+        const bool rises = part == ActionKind::kForward;
+        TESSERA_REQUIRE(
+            is_first ||
+                (rises ? found->second.slice < action.slice : action.slice < found->second.slice),
+            ErrorCode::kInvalidConfig,
+            "{}rank {} has {} before {}: forwards of the slices of a microbatch come in rising "
+            "order, backwards in falling order",
+            places.prefix(rank, i),
+            rank,
+            to_string(found->second),
+            to_string(action));
+        found->second = action;
+      }
     }
   }
 }

@@ -74,6 +74,9 @@ TEST(Check, NamesSlicesInTheWrongOrder) {
       "forwards of the slices of a microbatch come in rising order, backwards in falling order";
   EXPECT_EQ(refused("0F0.1,0F0,0B0.1,0B0\n"), format("rank 0 has 0F0.1 before 0F0: {}", kRule));
   EXPECT_EQ(refused("0F0,0F0.1,0B0,0B0.1\n"), format("rank 0 has 0B0 before 0B0.1: {}", kRule));
+  EXPECT_EQ(refused("0F0,0F0.1,0I0.1,0B0,0W0.1\n"),
+            format("rank 0 has 0B0 before 0W0.1: {}", kRule));
+  EXPECT_EQ(refused("0F0,0F0.1,0I0,0W0,0B0.1\n"), format("rank 0 has 0I0 before 0B0.1: {}", kRule));
   EXPECT_EQ(refused("0F0,0F0.1,0B0.1\n"),
             "stage 0 has no B, nor I and W, of microbatch 0, slice 0");
 }

@@ -201,7 +201,7 @@ class TableReader {
     fail(
         ErrorCode::kInvalidConfig,
         "{}:{}:{}: \"{}\" is not an action; expected a stage, F, B, I or W, and a microbatch, such "
-        "as \"2F0\"",
+        "as \"2F0\", or \"2F0.1\" of a slice",
         source_,
         table_.rows.size(),
         column_,

@@ -134,7 +134,8 @@ TEST(Csv, SaysWhatItLeavesOut) {
 
 TEST(Csv, RefusesCells) {
   constexpr std::string_view kTail =
-      "is not an action; expected a stage, F, B, I or W, and a microbatch, such as \"2F0\"";
+      "is not an action; expected a stage, F, B, I or W, and a microbatch, such as \"2F0\", "
+      "or \"2F0.1\" of a slice";
   EXPECT_EQ(refused("0F0,0B0\n1F0,1B0,1F1,1B1,,1F2,0X3"),
             format("table.csv:2:7: \"0X3\" {}", kTail));
   for (const std::string_view cell : {"0F0x",

@@ -48,7 +48,7 @@ class RowWriter {
   std::int64_t num_pending() const { return static_cast<std::int64_t>(pending_.size()); }
 
  private:
-  // `unit`: the how manieth slice of all microbatches.
+  // `unit`: a slice's number among those of all microbatches.
   void write(std::int64_t chunk, ActionKind kind, std::int64_t unit) {
     const std::int64_t microbatch = unit / slices_;
     const std::int64_t place = unit % slices_;

@@ -89,10 +89,11 @@ std::vector<std::string> notes(const ActionTable& table) {
   std::vector<std::string> found;
   if (const std::optional<StageAction> falling = first_falling(table)) {
     found.push_back(format(
-        "stage {} runs {} after a later microbatch: sums are in another order than without a "
-        "pipeline, and results differ in their last bits",
+        "stage {} runs {} after a later microbatch: sums are in another order than {}, and results "
+        "differ in their last bits",
         falling->stage,
-        to_string(*falling)));
+        to_string(*falling),
+        table.slices == 1 ? "without a pipeline" : "those of rising microbatches"));
   }
   const Timeline equal = timeline(table);
   for (const auto& note :

@@ -134,10 +134,6 @@ void require_pairs(const ScheduleRequest& request) {
        bubble_percent(zb_v(request.ranks, request.microbatches)));
 }
 
-bool takes_slices(PipelineSchedule schedule) {
-  return schedule == PipelineSchedule::kGPipe || schedule == PipelineSchedule::k1F1B;
-}
-
 void require_valid(const ScheduleRequest& request) {
   TESSERA_REQUIRE(request.ranks >= 1 && request.microbatches >= 1 && request.slices >= 1,
                   ErrorCode::kInvalidArgument,
@@ -204,11 +200,15 @@ PipelineSchedule parse_pipeline_schedule(std::string_view text) {
        known);
 }
 
+bool takes_slices(PipelineSchedule schedule) {
+  return schedule == PipelineSchedule::kGPipe || schedule == PipelineSchedule::k1F1B;
+}
+
 void require_slices(const ScheduleRequest& request) {
   TESSERA_REQUIRE(request.slices == 1 || takes_slices(request.schedule),
                   ErrorCode::kInvalidConfig,
-                  "pipeline.slices = {}: pipeline.schedule = \"{}\" takes whole sequences; "
-                  "\"1f1b\" and \"gpipe\" take slices",
+                  "pipeline.slices = {}: pipeline.schedule = \"{}\" is of whole sequences; "
+                  "\"1f1b\", \"gpipe\" and tables take slices",
                   request.slices,
                   name(request.schedule));
 }

@@ -53,6 +53,9 @@ struct ScheduleRequest {
 // per rank.
 void require_chunks(const ScheduleRequest& request);
 
+// Whether the schedule goes through microbatches in slices of their tokens.
+bool takes_slices(PipelineSchedule schedule);
+
 // Errors: kInvalidConfig naming pipeline.slices, where the schedule takes whole sequences.
 void require_slices(const ScheduleRequest& request);
 

@@ -178,7 +178,6 @@ TEST(Schedules, HoldNoMoreThanTheirShapeNeeds) {
   }
 }
 
-// On 4 ranks, 8 microbatches.
 // Slices fill and drain the pipeline in as many times less, and hold less than whole sequences do.
 TEST(Schedules, SlicesDivideTheBubble) {
   for (const PipelineSchedule schedule : {kGPipe, k1F1B}) {
@@ -205,6 +204,7 @@ TEST(Schedules, SlicesDivideTheBubble) {
   }
 }
 
+// On 4 ranks, 8 microbatches.
 TEST(Schedules, UnequalCosts) {
   const auto percent = [](PipelineSchedule schedule, const ActionCosts& costs) {
     return 100.0 * (1.0 - 8 * total(costs) / ticks(table_of(schedule, 4, 8), costs));
@@ -337,8 +337,8 @@ TEST(Schedules, RefusesSlicesOfWholeSequences) {
                                      .microbatches = 4,
                                      .slices = 2});
                        }),
-              format("pipeline.slices = 2: pipeline.schedule = \"{}\" takes whole sequences; "
-                     "\"1f1b\" and \"gpipe\" take slices",
+              format("pipeline.slices = 2: pipeline.schedule = \"{}\" is of whole sequences; "
+                     "\"1f1b\", \"gpipe\" and tables take slices",
                      name(schedule)));
   }
 }

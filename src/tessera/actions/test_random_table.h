@@ -16,6 +16,7 @@ struct RandomTableOptions {
   std::int64_t ranks = 1;
   std::int64_t stages = 1;  // at least as many as ranks: each rank gets one
   std::int64_t microbatches = 1;
+  std::int64_t slices = 1;
   bool rising = true;  // microbatches of a stage, in each of its kinds of action and in its sums
   bool splits = true;  // some backwards come as input gradient and weight gradient
 };
@@ -29,6 +30,7 @@ class RandomTableBuilder {
     table_.ranks = options.ranks;
     table_.stages = options.stages;
     table_.microbatches = options.microbatches;
+    table_.slices = options.slices;
     table_.rows.resize(as_index(options.ranks));
   }
 
@@ -70,13 +72,15 @@ class RandomTableBuilder {
     using enum ActionKind;
     std::vector<StageAction> actions;
     for (std::int64_t stage = 0; stage < options_.stages; ++stage) {
-      for (std::int64_t microbatch = 0; microbatch < options_.microbatches; ++microbatch) {
-        actions.push_back({stage, kForward, microbatch});
+      for (std::int64_t i = 0; i < options_.microbatches * options_.slices; ++i) {
+        const std::int64_t microbatch = i / options_.slices;
+        const std::int64_t slice = i % options_.slices;
+        actions.push_back({stage, kForward, microbatch, slice});
         if (options_.splits && draw(2) == 0) {
-          actions.push_back({stage, kInputGradient, microbatch});
-          actions.push_back({stage, kWeightGradient, microbatch});
+          actions.push_back({stage, kInputGradient, microbatch, slice});
+          actions.push_back({stage, kWeightGradient, microbatch, slice});
         } else {
-          actions.push_back({stage, kBackward, microbatch});
+          actions.push_back({stage, kBackward, microbatch, slice});
         }
       }
     }
@@ -94,18 +98,20 @@ class RandomTableBuilder {
   // Whether `action` has to come after `other`.
   bool comes_after(const StageAction& action, const StageAction& other) const {
     using enum ActionKind;
-    if (action.stage == other.stage && action.microbatch == other.microbatch) {
-      return action.kind > other.kind;
-    }
-    if (action.microbatch == other.microbatch) {
-      return (action.kind == kForward && other.kind == kForward &&
-              action.stage == other.stage + 1) ||
-             (is_backward(action.kind) && is_backward(other.kind) &&
-              action.stage + 1 == other.stage);
-    }
     const bool same_sum = (action.kind == other.kind) ||
                           (is_backward(action.kind) && is_backward(other.kind)) ||
                           (sums_gradients(action.kind) && sums_gradients(other.kind));
+    if (action.stage == other.stage && action.microbatch == other.microbatch) {
+      return action.slice == other.slice ? action.kind > other.kind
+             : action.kind == kForward   ? other.kind == kForward && action.slice > other.slice
+                                         : same_sum && action.slice < other.slice;
+    }
+    if (action.microbatch == other.microbatch) {
+      return action.slice == other.slice && ((action.kind == kForward && other.kind == kForward &&
+                                              action.stage == other.stage + 1) ||
+                                             (is_backward(action.kind) && is_backward(other.kind) &&
+                                              action.stage + 1 == other.stage));
+    }
     return options_.rising && action.stage == other.stage && same_sum &&
            action.microbatch > other.microbatch;
   }

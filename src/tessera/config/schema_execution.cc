@@ -72,8 +72,9 @@ ConfigSection pipeline() {
            &S::slices,
            codec::size(),
            "Runs of tokens in which a microbatch goes through the stages, each a step of the "
-           "schedule (TeraPipe), of \"1f1b\" and \"gpipe\": ranks wait less, by this factor. Sums "
-           "are in another order.")});
+           "schedule (TeraPipe), of \"1f1b\" and \"gpipe\" or a table: the pipeline fills and "
+           "drains "
+           "as many times as fast. Sums are in another order.")});
 }
 
 ConfigSection state() {

@@ -217,9 +217,11 @@ constexpr std::array kPasses = {
          plain<Graph, recompute_layers>,
          "before fuse, which joins nodes across the line between kept and recomputed values"},
     Pass{"fuse",
-         [](const Compilation& c) { return c.options.fuse; },
-         plain<Graph, fuse>,
-         "on all nodes that there will be"},
+         [](const Compilation& c) { return c.options.fuse || slices_of(c) > 1; },
+         on<Graph>([](const Graph& graph, const Compilation& c) {
+           return c.options.fuse ? fuse(graph) : fuse_loss(graph);
+         }),
+         "on all nodes that there will be; of slices the loss always, so that sums are the same"},
     Pass{"join_accumulation",
          [](const Compilation& c) { return c.trains; },
          plain<Graph, join_accumulation>,

@@ -410,14 +410,16 @@ void complete_state(RunLayout& layout) {
 }
 
 void require_gradients(const Plan& plan) {
-  TESSERA_REQUIRE(plan.optimizer.gradients == DType::kF32 ||
-                      (plan.num_microbatches == 1 && plan.layout.num_data() == 1 &&
-                       (!plan.pipeline || plan.pipeline->table.slices == 1)),
-                  ErrorCode::kInvalidConfig,
-                  "found gradients = \"bf16\" with {} microbatches on {} data ranks, expected one "
-                  "of either: gradients that are added up are f32",
-                  plan.num_microbatches,
-                  plan.layout.num_data());
+  const std::int64_t slices = plan.pipeline ? plan.pipeline->table.slices : 1;
+  TESSERA_REQUIRE(
+      plan.optimizer.gradients == DType::kF32 ||
+          (plan.num_microbatches == 1 && plan.layout.num_data() == 1 && slices == 1),
+      ErrorCode::kInvalidConfig,
+      "found gradients = \"bf16\" with {} microbatches{} on {} data ranks, expected one "
+      "of each: gradients that are added up are f32",
+      plan.num_microbatches,
+      slices == 1 ? "" : format(" of {} slices", slices),
+      plan.layout.num_data());
 }
 
 // A plan has a pipeline where its mesh has one, and a table of its ranks and microbatches.

@@ -82,10 +82,11 @@ std::optional<std::string> idle_note(const ActionTable& table) {
     return std::nullopt;
   }
   return format(
-      "a step has {} (train.global_batch / (data * microbatch)) for {} pipeline ranks, "
+      "a step has {}{} (train.global_batch / (data * microbatch)) for {} pipeline ranks, "
       "which wait {:.1f} % of it if stages are equal: as many microbatches as ranks, or "
       "more, let them wait less",
       table.microbatches == 1 ? "1 microbatch" : format("{} microbatches", table.microbatches),
+      table.slices == 1 ? "" : format(" of {} slices", table.slices),
       table.ranks,
       100.0 * bubble(timeline(table)));
 }

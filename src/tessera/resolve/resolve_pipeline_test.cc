@@ -118,10 +118,9 @@ TEST(ResolvePipeline, TakesSlices) {
   EXPECT_EQ(plan_of(config).plan.pipeline->table,
             make_table({.ranks = 4, .microbatches = 2, .slices = 3}));
   config.pipeline.schedule = "zb-h1";
-  EXPECT_EQ(
-      error_of_plan(config),
-      "pipeline.slices = 3: pipeline.schedule = \"zb-h1\" takes whole sequences; \"1f1b\" and "
-      "\"gpipe\" take slices (pipeline.slices)");
+  EXPECT_EQ(error_of_plan(config),
+            "pipeline.slices = 3: pipeline.schedule = \"zb-h1\" is of whole sequences; \"1f1b\", "
+            "\"gpipe\" and tables take slices (pipeline.slices)");
 }
 
 TEST(ResolvePipeline, RefusesSlicesOfWhatIsNotAddedUp) {

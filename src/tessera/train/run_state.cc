@@ -142,7 +142,8 @@ bool RunState::is_usual(double loss) const {
 
 std::string RunState::find_fault(const StepRunner::Shown& shown) {
   if (!std::isfinite(shown.loss) || !std::isfinite(shown.grad_norm)) {
-    return format("loss {} and gradient norm {} are not finite", shown.loss, shown.grad_norm);
+    return format(
+        "found loss {} and gradient norm {}, expected finite ones", shown.loss, shown.grad_norm);
   }
   if (shown.num_labels > 0 && shown.grad_norm == 0) {
     return "no weight has a gradient";

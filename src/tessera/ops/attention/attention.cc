@@ -54,13 +54,15 @@ double pairs(const Attrs& attrs, const TensorType& q, const TensorType& k) {
   const auto queries = static_cast<double>(q.dims[1].bound);
   const auto keys = static_cast<double>(k.dims[1].bound);
   const double rows = static_cast<double>(q.dims[0].bound) * static_cast<double>(q.dims[2].bound);
-  const bool is_square = attrs.causal && q.dims[1].bound == k.dims[1].bound;
   if (attrs.window == 0) {
     return rows * queries * (attrs.causal ? std::max(keys - queries / 2.0, keys / 2.0) : keys);
   }
   const double window = std::min(static_cast<double>(attrs.window), keys);
-  // The first queries see fewer keys than the window has.
-  return rows * (queries * window - (is_square ? window * (window - 1.0) / 2.0 : 0.0));
+  // Queries at the start of a sequence see fewer keys than the window has: the first one of these
+  // misses `missed`, the next one less.
+  const double missed = std::max(window - 1.0 - std::max(keys - queries, 0.0), 0.0);
+  const double num_short = std::min(missed, queries);
+  return rows * (queries * window - num_short * missed + num_short * (num_short - 1.0) / 2.0);
 }
 
 template <class Attrs>

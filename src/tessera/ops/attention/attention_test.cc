@@ -321,5 +321,44 @@ TEST(AttentionWorkspace, GrowsLinearlyWithTheSequence) {
   EXPECT_LE(bytes(8192, AttentionBackwardAttrs()), 2 * bytes(4096, AttentionBackwardAttrs()));
 }
 
+// Of pairs with a query that sees itself and `window - 1` tokens before it, counted one by one.
+// Without a window half the diagonal counts.
+TEST(AttentionCost, IsThatOfThePairsThatAreSeen) {
+  constexpr std::int64_t kHeads = 2;
+  constexpr std::int64_t kHeadDim = 4;
+  for (const std::int64_t keys : {1, 5, 16}) {
+    for (std::int64_t queries = 1; queries <= keys; ++queries) {
+      for (const std::int64_t window : {0, 1, 4, 16, 20}) {
+        double pairs = window == 0 ? -0.5 * static_cast<double>(queries) : 0.0;
+        for (std::int64_t place = keys - queries; place < keys; ++place) {
+          pairs += static_cast<double>(window == 0 ? place + 1 : std::min(place + 1, window));
+        }
+        const auto tensor = [](std::int64_t tokens) {
+          return TensorType{.dims = {{.name = "batch", .bound = 1},
+                                     {.name = "seq", .bound = tokens},
+                                     {.name = "heads", .bound = kHeads},
+                                     {.name = "head_dim", .bound = kHeadDim}}};
+        };
+        const auto ids = [](std::int64_t tokens) {
+          return TensorType{
+              .dtype = DType::kI32,
+              .dims = {{.name = "batch", .bound = 1}, {.name = "seq", .bound = tokens}}};
+        };
+        const AttentionAttrs attrs = {.window = window};
+        const TensorTypes types = {tensor(queries),
+                                   tensor(keys),
+                                   tensor(keys),
+                                   ids(queries),
+                                   ids(keys),
+                                   ids(queries),
+                                   ids(keys)};
+        const Cost found = cost(*make_op(attrs), types);
+        EXPECT_DOUBLE_EQ(found.flop, 4.0 * kHeads * kHeadDim * pairs)
+            << queries << " of " << keys << ", window " << window;
+      }
+    }
+  }
+}
+
 }  // namespace
 }  // namespace tessera

@@ -481,4 +481,8 @@ Graph fuse(const Graph& graph) {
   return result;
 }
 
+Graph fuse_loss(const Graph& graph) {
+  return apply_to_all(graph, loss_with_gradients);
+}
+
 }  // namespace tessera

@@ -10,4 +10,8 @@ namespace tessera {
 // transposed codes into quantization. Each rule of fuse.cc has its graph before and after.
 Graph fuse(const Graph& graph);
 
+// The loss and its gradients alone, whose head's gradient then adds up in forward: of token slices,
+// in another order.
+Graph fuse_loss(const Graph& graph);
+
 }  // namespace tessera

@@ -51,8 +51,8 @@ NormSums norm_sums(const Graph& graph, const UpdateOptions& options);
 // Gradients, loss and statistics are sums over the labels of one rank: every microbatch's gradient
 // is reduced to slices over state.grad axes; with several microbatches, or slices of their tokens,
 // these, the loss and the statistics add up in f32 states in the order of the calls, all chunks'
-// in the same one; those of a parameter's uses, each of which
-// has its own state, are added in the order of use (those that another pipeline rank has made are
+// in the same one; those of a parameter's uses, each of which has its own state, are added in the
+// order of use (those that another pipeline rank has made are
 // received, and of another's parameter sent and not updated here); then gradients are reduced to
 // slices over state.optimizer axes and summed over the others, and loss and statistics are summed
 // over all. Then follow the exact global norm, each element counted once over all ranks, the clip
