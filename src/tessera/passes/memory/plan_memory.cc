@@ -3,17 +3,33 @@
 #include <algorithm>
 #include <array>
 #include <cstddef>
+#include <iterator>
 #include <utility>
 #include <vector>
 
 #include "tessera/base/checked.h"
 #include "tessera/base/error.h"
+#include "tessera/passes/memory/fit_below.h"
 #include "tessera/passes/memory/instants.h"
 #include "tessera/program/lives.h"
 #include "tessera/program/stretches.h"
 
 namespace tessera {
 namespace {
+
+// In thousandths of the most bytes that live at one time: what may be lost between buffers before
+// they are moved, and after that; and where no moves have been seen to help.
+constexpr std::int64_t kLoose = 30;
+constexpr std::int64_t kTight = 29;
+constexpr std::int64_t kHopeless = 100;
+
+// What is not worth the time, whatever the share.
+constexpr std::int64_t kFewBytes = std::int64_t{256} << 10;
+
+// After how many moves none is sought any more, each of which looks at all buffers: about a tenth
+// of a second at most.
+constexpr std::int64_t kMostMoves = 3000;
+constexpr std::int64_t kMostLooks = 6'000'000;
 
 std::int64_t end_of(std::int64_t offset, const Buffer& buffer) {
   const auto end = checked_sum(offset, buffer.padded_bytes());
@@ -161,18 +177,71 @@ std::vector<Item> temporary_items(Program& program, const Instants& instants) {
   return items;
 }
 
+// The most bytes that live at one time.
+std::int64_t most_alive(const std::vector<Item>& items, const Instants& instants) {
+  std::vector<std::int64_t> changes(instants.size() + 1);
+  for (const Item& item : items) {
+    for (const Instants::Range& range : instants.of(item.of)) {
+      changes[range.begin] += item.bytes;
+      changes[range.end] -= item.bytes;
+    }
+  }
+  std::int64_t now = 0;
+  std::int64_t most = 0;
+  for (const std::int64_t change : changes) {
+    now += change;
+    most = std::max(most, now);
+  }
+  return most;
+}
+
+std::int64_t end_of_items(const std::vector<Item>& items, std::int64_t base) {
+  std::int64_t end = base;
+  for (const Item& item : items) {
+    end = std::max(end, end_of(item.offset(), *item.buffer));
+  }
+  return end;
+}
+
+// Where much is lost between items, moves them to where less is, unless that takes long.
+void tighten(const std::vector<Item>& items, const Instants& instants, std::int64_t base) {
+  const std::int64_t most = most_alive(items, instants);
+  const std::int64_t lost = end_of_items(items, base) - base - most;
+  if (lost <= std::max(most / 1000 * kLoose, kFewBytes) || lost > most / 1000 * kHopeless) {
+    return;
+  }
+  const std::int64_t aim = most + most / 1000 * kTight;
+  const std::int64_t limit = aim - aim % kArenaAlignment;
+  std::vector<Occupant> occupants;
+  std::vector<const Item*> placed;
+  for (const Item& item : items) {
+    if (item.bytes > 0 && !instants.of(item.of).empty()) {
+      occupants.push_back(
+          {.offset = item.offset() - base, .bytes = item.bytes, .lives = instants.of(item.of)});
+      placed.push_back(&item);
+    }
+  }
+  const std::int64_t looks = std::max<std::int64_t>(std::ssize(occupants), 1);
+  if (fit_below(occupants, limit, std::min(kMostMoves, kMostLooks / looks))) {
+    for (std::size_t i = 0; i < placed.size(); ++i) {
+      placed[i]->offset() = base + occupants[i].offset;
+    }
+  }
+}
+
 }  // namespace
 
 Program plan_memory(Program program) {
   const Instants instants(program);
   const std::int64_t base = place_persistent(program, end_of_placed(program));
-  program.arena_bytes = base;
   Occupancy occupancy(instants);
-  for (const Item& item : temporary_items(program, instants)) {
+  const std::vector<Item> items = temporary_items(program, instants);
+  for (const Item& item : items) {
     item.offset() = occupancy.lowest_free(item, base);
     occupancy.add(item);
-    program.arena_bytes = std::max(program.arena_bytes, end_of(item.offset(), *item.buffer));
   }
+  tighten(items, instants, base);
+  program.arena_bytes = end_of_items(items, base);
   return program;
 }
 
