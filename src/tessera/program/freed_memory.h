@@ -2,29 +2,26 @@
 
 #include <cstdint>
 #include <map>
-#include <vector>
+
+#include "tessera/program/stream_clocks.h"
 
 namespace tessera {
 
-// When things happened on each stream: one counter a stream.
-using Clock = std::vector<std::int64_t>;
-
-// `clock` becomes the later of both, stream by stream.
-void merge(Clock& clock, const Clock& other);
-
-// When the bytes that ended buffers held in the arena were last used.
+// Who used the bytes last that ended buffers held in the arena.
 class FreedMemory {
  public:
-  // Bytes [begin, end) were last used then, and what was known of them is forgotten.
-  void add(std::int64_t begin, std::int64_t end, const Clock& last_use);
+  bool empty() const { return stretches_.empty(); }
 
-  // `clock` becomes the later of it and every last use of a byte of [begin, end).
-  void merge_last_use(std::int64_t begin, std::int64_t end, Clock& clock) const;
+  // Bytes [begin, end), of which nothing is known, were used by these.
+  void add(std::int64_t begin, std::int64_t end, const Uses& uses);
+
+  // The uses of all bytes of [begin, end), of which nothing is known then.
+  Uses take(std::int64_t begin, std::int64_t end);
 
  private:
   struct Stretch {
     std::int64_t end = 0;
-    Clock last_use;
+    Uses uses;
   };
 
   // Afterwards no stretch holds both `at - 1` and `at`.

@@ -3,7 +3,6 @@
 #include <compare>
 #include <cstddef>
 #include <cstdint>
-#include <map>
 #include <span>
 #include <string>
 #include <vector>
@@ -40,6 +39,9 @@ class SlotNumbers {
     return first_[of.buffer.at()] + static_cast<std::size_t>(of.slot);
   }
 
+  // What has the number.
+  BufferSlot of(std::size_t number) const;
+
  private:
   std::vector<std::size_t> first_;  // by buffer
   std::size_t size_ = 0;
@@ -50,6 +52,7 @@ class SlotNumbers {
 struct LifeEvent {
   Instant at = {};
   BufferSlot of = {};
+  std::size_t number = 0;  // of that, by SlotNumbers
   bool is_end = false;
 };
 
@@ -64,6 +67,11 @@ class LifeWalk {
   // the buffer's pool.
   std::span<const LifeEvent> next_call();
 
+  // Program::runs() in that call.
+  bool runs(const Instruction& instruction) const {
+    return !instruction.only_last || next_ == code_of(program_.calls[next_ - 1]).last_call + 1;
+  }
+
   // After the last call. Errors: kInternal, naming a buffer that no call has ended.
   void end_step() const;
 
@@ -73,17 +81,30 @@ class LifeWalk {
     std::int32_t instruction = 0;
     bool is_end = false;
     BufferId buffer = {};
+    PoolId pool = {};       // of the buffer
+    std::size_t first = 0;  // number of the buffer in slot 0
   };
 
-  void add_border(const Place& place, bool is_end, BufferId buffer);
+  // What segments of one code share.
+  struct CodeLives {
+    std::vector<Border> borders = {};  // in order
+    std::size_t last_call = 0;
+  };
+
+  const CodeLives& code_of(const Call& call) const {
+    return codes_[code_of_segment_[call.segment.at()]];
+  }
+
   void add_event(const Call& call, const Border& border);
-  std::int32_t slot_in(const Call& call, const Buffer& buffer) const;
+  std::int32_t slot_in(const Call& call, const Border& border) const;
 
   const Program& program_;
-  SlotNumbers numbers_;
-  std::map<Code, std::vector<Border>> borders_;
-  std::size_t next_ = 0;     // into the calls
-  std::vector<bool> alive_;  // by number
+  const SlotNumbers numbers_;
+  std::vector<CodeLives> codes_;
+  std::vector<std::size_t> code_of_segment_;  // into them
+  std::size_t next_ = 0;                      // into the calls
+  std::vector<std::uint8_t> alive_;           // by number, 0 or 1
+  std::int64_t num_alive_ = 0;
   std::vector<LifeEvent> events_;
 };
 

@@ -1,37 +1,100 @@
 #include "tessera/program/living_memory.h"
 
-#include <iterator>
+#include <algorithm>
+#include <bit>
+#include <numeric>
 
 #include "tessera/base/error.h"
 
 namespace tessera {
+namespace {
 
-LivingMemory::Key LivingMemory::key(const BufferSlot& of) const {
-  return {program_[of.buffer].offsets[static_cast<std::size_t>(of.slot)], of};
+// A key, and which one it is of all.
+struct Numbered {
+  std::uint64_t key = 0;
+  std::uint32_t number = 0;
+};
+
+// Sorts by key, and where that is the same by number, with one digit after the other, the lowest
+// first. No key is larger than `largest`; they come by number.
+void sort_by_key(std::vector<Numbered>& keys, std::uint64_t largest) {
+  constexpr int kMaxWidth = 11;  // of a digit, in bits
+  const auto bits = static_cast<int>(std::bit_width(largest));
+  const int num_digits = (bits + kMaxWidth - 1) / kMaxWidth;
+  const int width = num_digits > 0 ? (bits + num_digits - 1) / num_digits : 0;
+  const std::uint64_t mask = (std::uint64_t{1} << width) - 1;
+  std::vector<Numbered> sorted(keys.size());
+  std::vector<std::uint32_t> next(mask + 1);  // by digit, where its next key goes
+  for (int shift = 0; shift < bits; shift += width) {
+    std::ranges::fill(next, 0);
+    for (const Numbered& each : keys) {
+      ++next[each.key >> shift & mask];
+    }
+    std::exclusive_scan(next.begin(), next.end(), next.begin(), std::uint32_t{0});
+    for (const Numbered& each : keys) {
+      sorted[next[each.key >> shift & mask]++] = each;
+    }
+    keys.swap(sorted);
+  }
 }
 
-void LivingMemory::begin(const BufferSlot& of) {
-  if (program_[of.buffer].bytes == 0) {
+}  // namespace
+
+LivingMemory::LivingMemory(const Program& program, const SlotNumbers& numbers)
+    : program_(program),
+      numbers_(numbers),
+      place_of_(numbers.size()),
+      places_(numbers.size()),
+      alive_(numbers.size()) {
+  constexpr std::uint64_t kUnit = kArenaAlignment;
+  std::vector<Numbered> offsets(numbers.size());  // in units
+  std::vector<std::int64_t> bytes(numbers.size());
+  std::uint32_t number = 0;
+  for (const Buffer& buffer : program.buffers) {
+    const std::int64_t padded = buffer.padded_bytes();
+    for (const std::int64_t offset : buffer.offsets) {
+      offsets[number] = {.key = static_cast<std::uint64_t>(offset) / kUnit, .number = number};
+      bytes[number++] = padded;
+    }
+  }
+  sort_by_key(offsets, static_cast<std::uint64_t>(program.arena_bytes) / kUnit);
+  for (std::size_t place = 0; place < offsets.size(); ++place) {
+    const auto [key, of] = offsets[place];
+    const auto begin = static_cast<std::int64_t>(key * kUnit);
+    places_[place] = {.begin = begin, .end = begin + bytes[of]};
+    place_of_[of] = static_cast<std::uint32_t>(place);
+  }
+}
+
+void LivingMemory::begin(std::size_t number) {
+  const std::size_t place = place_of_[number];
+  if (places_[place].begin == places_[place].end) {
     return;
   }
-  const auto place = alive_.insert(key(of)).first;
-  if (place != alive_.begin()) {
-    check_apart(*std::prev(place), *place);
+  alive_.insert(place);
+  if (const auto lower = alive_.before(place)) {
+    check_apart(*lower, place);
   }
-  if (std::next(place) != alive_.end()) {
-    check_apart(*place, *std::next(place));
+  if (const auto upper = alive_.after(place)) {
+    check_apart(place, *upper);
   }
 }
 
-void LivingMemory::end(const BufferSlot& of) {
-  alive_.erase(key(of));
+// What holds no bytes is not among them.
+void LivingMemory::end(std::size_t number) {
+  alive_.erase(place_of_[number]);
 }
 
-void LivingMemory::check_apart(const Key& lower, const Key& upper) const {
-  TESSERA_CHECK(lower.first + program_[lower.second.buffer].padded_bytes() <= upper.first,
+void LivingMemory::check_apart(std::size_t lower, std::size_t upper) const {
+  TESSERA_CHECK(places_[lower].end <= places_[upper].begin,
                 "buffers {} and {} are alive at one time and overlap",
-                to_string(program_, lower.second),
-                to_string(program_, upper.second));
+                text(lower),
+                text(upper));
+}
+
+std::string LivingMemory::text(std::size_t place) const {
+  const auto number = std::ranges::find(place_of_, place);
+  return to_string(program_, numbers_.of(static_cast<std::size_t>(number - place_of_.begin())));
 }
 
 }  // namespace tessera

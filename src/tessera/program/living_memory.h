@@ -1,33 +1,42 @@
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
-#include <set>
-#include <utility>
+#include <string>
+#include <vector>
 
+#include "tessera/program/index_set.h"
 #include "tessera/program/lives.h"
 #include "tessera/program/program.h"
 
 namespace tessera {
 
-// Which buffers hold which bytes of the arena at one instant. They are kept by offset, so that only
-// neighbours have to be compared.
+// Which buffers hold which bytes of the arena at one instant. They are in the order of their
+// offsets, so that only neighbours have to be compared.
 class LivingMemory {
  public:
-  // Borrows the program for its life.
-  explicit LivingMemory(const Program& program) : program_(program) {}
+  // Borrows both for its life.
+  LivingMemory(const Program& program, const SlotNumbers& numbers);
 
+  // Of a buffer in a slot, by number.
   // Errors: kInternal, naming both, where another one that lives holds one of its bytes.
-  void begin(const BufferSlot& of);
-  void end(const BufferSlot& of);
+  void begin(std::size_t number);
+  void end(std::size_t number);
 
  private:
-  using Key = std::pair<std::int64_t, BufferSlot>;  // by offset
+  struct Place {
+    std::int64_t begin = 0;
+    std::int64_t end = 0;  // with what pads it
+  };
 
-  Key key(const BufferSlot& of) const;
-  void check_apart(const Key& lower, const Key& upper) const;
+  void check_apart(std::size_t lower, std::size_t upper) const;
+  std::string text(std::size_t place) const;
 
   const Program& program_;
-  std::set<Key> alive_;
+  const SlotNumbers& numbers_;
+  std::vector<std::uint32_t> place_of_;  // by number, into places
+  std::vector<Place> places_;            // by begin
+  IndexSet alive_;                       // of places
 };
 
 }  // namespace tessera

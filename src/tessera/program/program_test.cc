@@ -215,25 +215,30 @@ TEST(Program, ALifeMayReachIntoTheNextMicrobatch) {
 }
 
 // Against a look at every byte.
-TEST(FreedMemory, KnowsTheLastUseOfEveryByte) {
+TEST(FreedMemory, KnowsTheLastUsesOfEveryByte) {
   std::mt19937 random(3);
+  const auto draw = [&](std::size_t below) { return static_cast<std::int64_t>(random() % below); };
   FreedMemory freed;
-  std::array<Clock, 64> by_byte;
-  by_byte.fill({0, 0});
-  for (int i = 0; i < 2000; ++i) {
-    const auto begin = static_cast<std::int64_t>(random() % 64);
-    const auto end =
-        begin + static_cast<std::int64_t>(random() % static_cast<std::uint32_t>(65 - begin));
-    Clock expected = {0, 0};
+  std::array<Uses, 64> by_byte;
+  for (int i = 0; i < 4000; ++i) {
+    const std::int64_t begin = draw(64);
+    const std::int64_t end = begin + draw(static_cast<std::size_t>(65 - begin));
+    Uses expected;
     for (std::int64_t byte = begin; byte < end; ++byte) {
-      merge(expected, by_byte[static_cast<std::size_t>(byte)]);
+      Uses& uses = by_byte.at(static_cast<std::size_t>(byte));
+      expected.add(uses);
+      uses.clear();
     }
-    Clock found = {0, 0};
-    freed.merge_last_use(begin, end, found);
-    ASSERT_EQ(found, expected) << begin << " to " << end;
-    const Clock now = {static_cast<std::int64_t>(random() % 100), i};
-    freed.add(begin, end, now);
-    std::fill(by_byte.begin() + begin, by_byte.begin() + end, now);
+    ASSERT_EQ(freed.take(begin, end), expected) << begin << " to " << end;
+    if (draw(2) == 0) {
+      Uses uses;
+      uses.add({.stream = {static_cast<std::int32_t>(draw(3))}, .count = draw(100)});
+      uses.add({.stream = {static_cast<std::int32_t>(draw(3))}, .count = draw(100)});
+      freed.add(begin, end, uses);
+      std::fill(by_byte.begin() + begin, by_byte.begin() + end, uses);
+    }
+    const bool none_known = std::ranges::all_of(by_byte, &Uses::empty);
+    EXPECT_EQ(freed.empty(), none_known);
   }
 }
 

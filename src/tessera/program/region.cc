@@ -45,6 +45,11 @@ bool overlaps_stretch(const Region& rows, std::int64_t begin, std::int64_t end) 
   return row < rows.rows && rows.begin + row * rows.pitch < end;
 }
 
+// First, pitch and number of a region's rows.
+std::array<std::int64_t, 3> rows_of(const Region& region) {
+  return {region.begin / region.pitch, region.pitch, region.rows};
+}
+
 }  // namespace
 
 Region region_of(const TensorRef& tensor) {
@@ -92,10 +97,14 @@ bool overlap(const Region& a, const Region& b) {
 
 void Written::add(Region region) {
   if (!region.contiguous()) {
-    auto& columns = columns_[{region.begin / region.pitch, region.pitch, region.rows}];
+    const std::array<std::int64_t, 3> rows = rows_of(region);
+    auto columns = std::ranges::lower_bound(columns_, rows, {}, &Columns::rows);
+    if (columns == columns_.end() || columns->rows != rows) {
+      columns = columns_.insert(columns, {.rows = rows});
+    }
     const std::int64_t first = region.begin % region.pitch;
-    columns.add(first, first + region.width);
-    if (!columns.contains(0, region.pitch)) {
+    columns->stretches.add(first, first + region.width);
+    if (!columns->stretches.contains(0, region.pitch)) {
       return;
     }
     const std::int64_t base = region.begin / region.pitch * region.pitch;
@@ -111,9 +120,11 @@ bool Written::covers(const Region& region) const {
   if (region.contiguous()) {
     return false;
   }
-  const auto columns = columns_.find({region.begin / region.pitch, region.pitch, region.rows});
+  const std::array<std::int64_t, 3> rows = rows_of(region);
+  const auto columns = std::ranges::lower_bound(columns_, rows, {}, &Columns::rows);
   const std::int64_t first = region.begin % region.pitch;
-  return columns != columns_.end() && columns->second.contains(first, first + region.width);
+  return columns != columns_.end() && columns->rows == rows &&
+         columns->stretches.contains(first, first + region.width);
 }
 
 }  // namespace tessera

@@ -2,7 +2,7 @@
 
 #include <array>
 #include <cstdint>
-#include <map>
+#include <vector>
 
 #include "tessera/program/program.h"
 #include "tessera/program/stretches.h"
@@ -45,8 +45,14 @@ class Written {
   }
 
  private:
+  // Of one set of rows: (first row, pitch, rows).
+  struct Columns {
+    std::array<std::int64_t, 3> rows = {};
+    Stretches stretches = {};
+  };
+
   Stretches whole_;
-  std::map<std::array<std::int64_t, 3>, Stretches> columns_;  // (first row, pitch, rows)
+  std::vector<Columns> columns_;  // by rows
 };
 
 }  // namespace tessera
