@@ -181,7 +181,8 @@ TEST(Schedules, HoldNoMoreThanTheirShapeNeeds) {
 // Slices fill and drain the pipeline in as many times less, and hold less than whole sequences do.
 TEST(Schedules, SlicesDivideTheBubble) {
   for (const PipelineSchedule schedule : {kGPipe, k1F1B}) {
-    for (std::int64_t i = 0; i < 4 * 5 * 6; ++i) {
+    constexpr std::int64_t kCases = std::int64_t{4} * 5 * 6;
+    for (std::int64_t i = 0; i < kCases; ++i) {
       const std::int64_t ranks = 1 + i / 30;
       const std::int64_t microbatches = 1 + i / 6 % 5;
       const std::int64_t slices = 1 + i % 6;

@@ -188,7 +188,15 @@ struct Head {
       options.logits_bytes = std::stoi(value);
     } else if (key == "overlap_layers") {
       options.overlap_layers = std::stoi(value);
-    } else if (key == "pipeline") {
+    } else if (key == "cache_length") {
+      options.cache_length = std::stoi(value);
+    } else {
+      set_pipeline(key, value);
+    }
+  }
+
+  void set_pipeline(const std::string& key, const std::string& value) {
+    if (key == "pipeline") {
       pipeline().cut.axes = parse_axes(value);
     } else if (key == "layers") {
       PipelineCut& split = pipeline().cut;
@@ -203,8 +211,6 @@ struct Head {
       pipeline_rank = std::stoi(value);
     } else if (key == "order") {
       pipeline().order[0] = order(value);
-    } else if (key == "cache_length") {
-      options.cache_length = std::stoi(value);
     } else {
       throw Error(ErrorCode::kInvalidArgument, format("unknown key {}", key));
     }

@@ -51,10 +51,9 @@ std::vector<Plan> plans() {
       .table = make_table({.schedule = PipelineSchedule::kZbH1, .ranks = 2, .microbatches = 3}),
       .layers = {2, 0}};
   Plan slices = stages;
-  slices.pipeline = PipelinePlan{
-      .table = make_table({.ranks = 2, .microbatches = 3, .slices = 3}),
-      .layers = {1, 1},
-      .slice_lengths = {10, 4, 2}};
+  slices.pipeline = PipelinePlan{.table = make_table({.ranks = 2, .microbatches = 3, .slices = 3}),
+                                 .layers = {1, 1},
+                                 .slice_lengths = {10, 4, 2}};
   return {plain, cut, codes, rounded, stages, slices};
 }
 

@@ -4,12 +4,12 @@
 #include <span>
 
 #include "tessera/ops/elementwise/elementwise.h"
-#include "tessera/ops/elementwise/even_rows.h"
 
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "tessera/ops/elementwise/elementwise_cpu.cc"
 #include "tessera/backend/cpu/context.h"
 #include "tessera/backend/cpu/elements.h"
+#include "tessera/backend/cpu/even_rows.h"
 #include "tessera/backend/cpu/foreach_target-inl.h"
 #include "tessera/backend/cpu/simd-inl.h"
 

@@ -1,6 +1,6 @@
+#include "tessera/backend/cpu/even_rows.h"
 #include "tessera/backend/cuda/kernels/elements.h"
 #include "tessera/ops/elementwise/elementwise.h"
-#include "tessera/ops/elementwise/even_rows.h"
 
 // y of add and mul may lie over an operand of its dtype, y of scale and multiply over x: an element
 // is written where it was read.
