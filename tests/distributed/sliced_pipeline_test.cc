@@ -60,6 +60,42 @@ TEST(SlicedPipeline, TrainsAsWholeSequencesDo) {
   }
 }
 
+// Scales of whole tensors are those of a slice then, so that codes round otherwise.
+TEST(SlicedPipeline, TrainsIn8BitFloats) {
+  for (const bool rowwise : {false, true}) {
+    for (const std::int64_t tensor : {1, 2}) {
+      RankRun alone = whole_run(2);
+      alone.sequence_length = 16;
+      alone.model.kv_heads = 2;
+      alone.mesh = local_mesh({.tensor = tensor});
+      alone.sequence_parallel = tensor > 1;
+      alone.float8 = {.rowwise = rowwise, .head = true};
+      const std::string what = format("rowwise {}, tensor {}", rowwise, tensor);
+      const RankResult whole = run_ranks(alone);
+      const MeshDegrees degrees = {.tensor = tensor};
+      RankRun run = sliced(alone, {2, 2}, 4, degrees);
+      const RankResult found = run_ranks(run);
+      RankRun exact = run;
+      exact.float8.reset();
+      EXPECT_NE(run_ranks(exact).losses, found.losses) << what;
+      for (std::size_t i = 0; i < found.losses.size(); ++i) {
+        EXPECT_NEAR(found.losses[i], whole.losses[i], 2e-3F * whole.losses[i]) << what;
+      }
+      run = sliced(alone, {1, 2, 1, 0}, 4, degrees);
+      run.recompute = true;
+      run.overlap = true;
+      expect_equal(run_ranks(run), found, what + ", recompute, overlap");
+      run.recompute = false;
+      run.fuse = false;
+      expect_equal(run_ranks(run), found, what + ", not fused");
+      if (!rowwise) {
+        run.float8->keep_weight_codes = true;
+        expect_equal(run_ranks(run), found, what + ", codes of weights kept");
+      }
+    }
+  }
+}
+
 // A document that is not cut adds up as it would alone: here each slice is one.
 TEST(SlicedPipeline, KeepsDocumentsApart) {
   RankRun run = whole_run(1);

@@ -113,12 +113,6 @@ void require_sliceable(const RunConfig& config, const Plan& plan) {
   if (slices == 1) {
     return;
   }
-  TESSERA_REQUIRE(!plan.float8,
-                  ErrorCode::kUnsupported,
-                  "{}: found {}, with products in 8-bit floats, whose scales are those of whole "
-                  "sequences: leave one of them out",
-                  placed(config, "pipeline.slices"),
-                  slices);
   TESSERA_REQUIRE(plan.optimizer.gradients == DType::kF32,
                   ErrorCode::kInvalidConfig,
                   "{}: found {}, with optimizer.gradients = \"bf16\", which are not added up: "

@@ -253,6 +253,7 @@ void loss_with_gradients(Fusion& fusion, NodeId id) {
     for (const NodeId maker : *makers) {
       Node earlier = fusion.node(maker);
       earlier.phase = node.phase;
+      earlier.chunk = node.chunk;
       fusion.replace({maker}, id, std::move(earlier));
     }
     CrossEntropyAttrs joint = *attrs;

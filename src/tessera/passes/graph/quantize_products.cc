@@ -137,7 +137,8 @@ class Quantizing {
                   .operands = std::move(operands),
                   .results = node.results,
                   .phase = node.phase,
-                  .layer = node.layer});
+                  .layer = node.layer,
+                  .chunk = node.chunk});
   }
 
   // The codes of a factor along what is summed over.
@@ -233,7 +234,8 @@ class Quantizing {
                   .operands = std::move(operands),
                   .results = std::move(results),
                   .phase = like.phase,
-                  .layer = like.layer});
+                  .layer = like.layer,
+                  .chunk = like.chunk});
   }
 
   const Graph& graph_;
