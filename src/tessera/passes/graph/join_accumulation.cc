@@ -7,6 +7,7 @@
 #include <utility>
 #include <vector>
 
+#include "tessera/base/error.h"
 #include "tessera/ops/all_ops.h"
 #include "tessera/passes/graph/fusion.h"
 
@@ -190,10 +191,22 @@ Graph join_accumulation(const Graph& graph) {
 }
 
 Graph start_accumulators(Graph graph) {
-  std::set<std::vector<ValueId>> started;
+  std::set<ValueId> started;
   for (Node& node : graph.nodes) {
     const std::optional<ValueId> accumulator = accumulator_of(graph, node);
-    if (!accumulator || !started.insert(parts_of(graph, *accumulator)).second) {
+    if (!accumulator) {
+      continue;
+    }
+    const std::vector<ValueId> parts = parts_of(graph, *accumulator);
+    const auto num_started =
+        std::ranges::count_if(parts, [&](ValueId part) { return started.contains(part); });
+    TESSERA_CHECK(num_started == 0 || num_started == std::ssize(parts),
+                  "{} adds to {} accumulators, of which {} have been written before",
+                  to_string(*node.op),
+                  parts.size(),
+                  num_started);
+    started.insert(parts.begin(), parts.end());
+    if (num_started > 0) {
       continue;
     }
     const auto drop_last = [&](auto attrs) {

@@ -96,14 +96,13 @@ State accumulator_of(const Output& output) {
 }
 
 // What a sum over the microbatches, and over the slices of each, is called.
-std::string sum_name(const Graph& graph, const Output& output) {
+// `with_uses`: the parameters that have several.
+std::string sum_name(const std::set<std::string>& with_uses, const Output& output) {
   if (!is_gradient(output)) {
     return output.name;
   }
-  const bool has_uses = std::ranges::any_of(graph.outputs, [&](const Output& other) {
-    return other.parameter == output.parameter && other.use > 0;
-  });
-  return has_uses ? gradient_name(output.parameter, output.use) : gradient_name(output.parameter);
+  return with_uses.contains(output.parameter) ? gradient_name(output.parameter, output.use)
+                                              : gradient_name(output.parameter);
 }
 
 // Inserts, right after each accumulated value is made, its addition to a state of the same name,
@@ -116,13 +115,19 @@ Graph accumulate(const Graph& graph) {
     std::size_t output;
   };
 
+  std::set<std::string> with_uses;
+  for (const Output& output : graph.outputs) {
+    if (is_gradient(output) && output.use > 0) {
+      with_uses.insert(output.parameter);
+    }
+  }
   std::vector<Sum> sums;
   std::map<std::pair<std::string, std::int32_t>, ValueId> of_gradients;  // by parameter and use
   for (std::size_t i = 0; i < graph.outputs.size(); ++i) {
     const Output& output = graph.outputs[i];
     const auto add_state = [&] {
       return with_states.add_state(
-          accumulator_of(output), sum_name(graph, output), f32_like(graph[output.value].type));
+          accumulator_of(output), sum_name(with_uses, output), f32_like(graph[output.value].type));
     };
     if (!is_gradient(output)) {
       sums.push_back({.state = add_state(), .output = i});
