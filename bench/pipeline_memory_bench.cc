@@ -110,9 +110,33 @@ void print_ratios(const char* model,
               temporary);
 }
 
+// Sixteen layers of the debug model on 8 pipeline ranks, where lives last from 1 to 16
+// microbatches.
+void arenas_of_many_microbatches() {
+  LlamaConfig model = llama_flavor("debug");
+  model.layers = 16;
+  for (const std::int64_t microbatches : {24, 64}) {
+    for (const PipelineSchedule schedule : kPipelineSchedules) {
+      const RankRun run = run_of(model, {.pipeline = 8}, schedule, microbatches);
+      const std::string ranks = "p 8 m " + std::to_string(microbatches);
+      print_ratios("debug", ranks.c_str(), name(schedule), rank_programs(run));
+    }
+  }
+  for (const auto& [name_of, sliced] :
+       {std::pair("debug", model), std::pair("8 B", llama_flavor("8B"))}) {
+    for (const std::int64_t slices : {2, 4, 8}) {
+      RankRun run = run_of(sliced, {.pipeline = 4}, PipelineSchedule::k1F1B, 8);
+      run.pipeline.slices = slices;
+      const std::string ranks = "p 4 slices " + std::to_string(slices);
+      print_ratios(name_of, ranks.c_str(), "1f1b", rank_programs(run));
+    }
+  }
+}
+
 void arenas() {
   std::printf(
-      "arena / most bytes that live at once, of the worst pipeline rank; 8 microbatches\n"
+      "arena / most bytes that live at once, of the worst pipeline rank; 8 microbatches where none "
+      "are said\n"
       "  model  ranks            schedule         largest       all  without persistent\n");
   for (const auto& [name_of, model] :
        {std::pair("debug", llama_flavor("debug")), std::pair("134 M", model_134m())}) {
@@ -134,6 +158,7 @@ void arenas() {
     run.overlap = true;
     print_ratios("405 B", "p 16 t 8 d 128", name(schedule), rank_programs(run));
   }
+  arenas_of_many_microbatches();
 }
 
 struct ChildCase {

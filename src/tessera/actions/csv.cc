@@ -52,6 +52,19 @@ std::string_view without_spaces(std::string_view text) {
   return text.substr(first, text.find_last_not_of(kSpaces) + 1 - first);
 }
 
+// What a cell says: spreadsheets may put it in quotation marks.
+std::string_view text_of(std::string_view cell) {
+  cell = without_spaces(cell);
+  if (cell.size() >= 2 && cell.starts_with('"') && cell.ends_with('"')) {
+    cell = without_spaces(cell.substr(1, cell.size() - 2));
+  }
+  return cell;
+}
+
+bool is_empty_row(std::string_view line) {
+  return std::ranges::all_of(cut(line, ','), &std::string_view::empty, text_of);
+}
+
 // Takes the digits at the start of `text`; nothing where there are none or too many.
 std::optional<std::int64_t> take_number(std::string_view& text) {
   std::int64_t number = 0;
@@ -148,7 +161,7 @@ class TableReader {
       text.remove_prefix(kByteOrderMark.size());
     }
     std::vector<std::string_view> lines = cut(text, '\n');
-    while (!lines.empty() && without_spaces(lines.back()).empty()) {
+    while (!lines.empty() && is_empty_row(lines.back())) {
       lines.pop_back();
     }
     TESSERA_REQUIRE(!lines.empty(),
@@ -171,7 +184,7 @@ class TableReader {
     const std::vector<std::string_view> cells = cut(line, ',');
     for (std::size_t i = 0; i < cells.size(); ++i) {
       column_ = i + 1;
-      const std::string_view text = without_spaces(cells[i]);
+      const std::string_view text = text_of(cells[i]);
       if (text.empty()) {
         continue;
       }

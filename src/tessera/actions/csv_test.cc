@@ -115,6 +115,7 @@ TEST(Csv, EveryForm) {
       "0F0,0F1,0I0,0B1,0W0\n1F0,1F1,1B0,1B1\n");
   same("0F0,0F1,0I0,0B1,0W0\n1F0,1F1,1B0,1B1");
   same("0F0,0F1,0I0,0B1,0W0\n1F0,1F1,1B0,1B1\n\n \r\n");
+  same("\"0F0\",\"0F1\",\"0I0\",\" 0B1 \",0W0\n1F0,\"\",1F1,1B0,1B1\n,,\"\",\n");
   same(" 0F0 ,\t0F1,0I0 , 0B1,0W0 \n1F0,,1F1,1B0,,,1B1");
   same("00F0,0F01,0I0,0B1,0W0\n1F0,(1F1;1B0)OVERLAP_F_B,1B1");
   same("0F0,0F1,0I0,0B1,0W0\n1F0, ( 1F1 ; 1B0 )OVERLAP_F_B,1B1");
@@ -158,6 +159,8 @@ TEST(Csv, RefusesCells) {
                                       "(0F0;0UNSHARD)OVERLAP_F_B",
                                       "()OVERLAP_F_B",
                                       "((0F0;0B0)OVERLAP_F_B;0F1)OVERLAP_F_B",
+                                      "\"0F0",
+                                      "\"",
                                       "\x01"}) {
     EXPECT_EQ(refused(format("0F0,{}", cell)),
               format("table.csv:1:2: \"{}\" {}", printable(cell), kTail));

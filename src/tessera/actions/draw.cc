@@ -162,9 +162,8 @@ std::string draw_table(const ActionTable& table, const Timeline& timeline, std::
     text += line + "\n";
   }
   if (columns < needed) {
-    text += format("(to tick {:.6g} of {:.6g}: a line has {} columns)\n",
-                   static_cast<double>(columns) / scale,
-                   timeline.makespan,
+    text += format("(the first {:.3g} % of the step: a line has {} columns)\n",
+                   100.0 * static_cast<double>(columns) / scale / timeline.makespan,
                    name_width + columns);
   }
   return text;

@@ -34,7 +34,7 @@ TEST(DrawTable, SaysWhereItCuts) {
   EXPECT_EQ(draw_table(kTable, timeline(kTable), 30),
             "rank 0  0F0 0F1 ........0B0---\n"
             "rank 1  ....1F0 1B0---- 1F1 1B\n"
-            "(to tick 5.5 of 12: a line has 30 columns)\n");
+            "(the first 45.8 % of the step: a line has 30 columns)\n");
 }
 
 TEST(DrawTable, ShortActionsLoseTheirNames) {

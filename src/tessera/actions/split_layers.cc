@@ -11,6 +11,7 @@
 #include "tessera/actions/run_order.h"
 #include "tessera/base/error.h"
 #include "tessera/base/format.h"
+#include "tessera/base/units.h"
 
 namespace tessera {
 namespace {
@@ -31,40 +32,44 @@ bool ranks_have_equally_many_stages(const ActionTable& table) {
   return std::ranges::count(stages, stages.front()) == table.ranks;
 }
 
-// What to change in a table of more than `parts` stages.
-std::string fewer_stages(const ActionTable& table, std::int64_t parts) {
-  if (!ranks_have_equally_many_stages(table)) {
-    return "fewer stages";
-  }
-  const std::int64_t chunks = parts / table.ranks;
-  const std::int64_t ranks = parts / (table.stages / table.ranks);
+// What to change where more than `parts` stages are wanted, `chunks` on each rank.
+std::string fewer_stages(std::int64_t ranks, std::int64_t chunks, std::int64_t parts) {
+  const std::int64_t possible_chunks = parts / ranks;
+  const std::int64_t possible_ranks = parts / chunks;
   std::string fewer_chunks;
-  if (chunks == 1) {
+  if (possible_chunks == 1 && chunks > 1) {
     fewer_chunks = "a schedule of one chunk such as pipeline.schedule = \"zb-h1\" or \"1f1b\"";
-  } else if (chunks >= 2) {
-    fewer_chunks = format("pipeline.chunks = {}", chunks);
+  } else if (possible_chunks >= 2) {
+    fewer_chunks = format("pipeline.chunks = {}", possible_chunks);
   }
-  if (ranks <= 1) {
+  if (possible_ranks <= 1) {
     return fewer_chunks.empty() ? "fewer stages" : fewer_chunks;
   }
-  std::string fewer_ranks = format("parallel.pipeline <= {}", ranks);
+  std::string fewer_ranks = format("parallel.pipeline <= {}", possible_ranks);
   if (fewer_chunks.empty()) {
     return fewer_ranks;
   }
-  return format("{}{} or {}", fewer_chunks, chunks == 1 ? "," : "", fewer_ranks);
+  return format("{}{} or {}", fewer_chunks, possible_chunks == 1 ? "," : "", fewer_ranks);
+}
+
+[[noreturn]] void fail_of_stages(std::int64_t stages,
+                                 std::int64_t layers,
+                                 const std::string& remedy) {
+  fail(ErrorCode::kInvalidConfig,
+       "{} stages, but {}, an embedding and a head make at most {}: {}",
+       stages,
+       format_plural(layers, "layer"),
+       layers + 2,
+       remedy);
 }
 
 void require_stages(const ActionTable& table, const ModelCosts& model) {
-  const auto parts = static_cast<std::int64_t>(model.layers.size()) + 2;
-  if (table.stages <= parts) {
-    return;
+  const std::int64_t layers = std::ssize(model.layers);
+  if (ranks_have_equally_many_stages(table)) {
+    require_parts(table.ranks, table.stages / table.ranks, layers);
+  } else if (table.stages > layers + 2) {
+    fail_of_stages(table.stages, layers, "fewer stages");
   }
-  fail(ErrorCode::kInvalidConfig,
-       "{} stages, but {} layers, an embedding and a head make at most {}: {}",
-       table.stages,
-       model.layers.size(),
-       parts,
-       fewer_stages(table, parts));
 }
 
 // How good a split is: less is better, in `first`, then in `second`.
@@ -275,6 +280,13 @@ std::vector<ActionCosts> stage_costs(const ModelCosts& model,
   stages.front() = stages.front() + model.embedding;
   stages.back() = stages.back() + model.head;
   return stages;
+}
+
+void require_parts(std::int64_t ranks, std::int64_t chunks, std::int64_t layers) {
+  const std::int64_t parts = layers + 2;
+  if (chunks > parts / ranks) {
+    fail_of_stages(ranks * chunks, layers, fewer_stages(ranks, chunks, parts));
+  }
 }
 
 LayerSplit split_layers(const ActionTable& table, const ModelCosts& model, double hop) {

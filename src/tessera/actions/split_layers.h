@@ -26,6 +26,11 @@ struct LayerSplit {
   double makespan = 0.0;                      // of timeline() with the stage_costs() of these
 };
 
+// That the model has a part for each stage of a schedule, of which no table is made yet: layers,
+// embedding and head. Errors: kInvalidConfig saying how many stages there can be, and what makes
+// fewer.
+void require_parts(std::int64_t ranks, std::int64_t chunks, std::int64_t layers);
+
 // Layers onto the stages of a checked table such that timeline() is short: the best that is found
 // by moving layers from splits whose largest stage or rank is small. Every run finds the same one.
 // Errors: kInvalidConfig for more stages than layers, embedding and head; kInvalidArgument for

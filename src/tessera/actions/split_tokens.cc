@@ -11,9 +11,9 @@ namespace {
 constexpr std::int64_t kMostPerBegin = 64;
 constexpr std::int64_t kLeastBegins = 16;  // in a slice
 
-std::int64_t begins_at_multiples_of(std::int64_t tokens, std::int64_t slices) {
+std::int64_t begins_at_multiples_of(std::int64_t units, std::int64_t slices) {
   std::int64_t multiple = 1;
-  while (multiple < kMostPerBegin && 2 * multiple * kLeastBegins * slices <= tokens) {
+  while (multiple < kMostPerBegin && 2 * multiple * kLeastBegins * slices <= units) {
     multiple *= 2;
   }
   return multiple;
@@ -28,18 +28,26 @@ double part_that_costs(double share, double growth) {
 
 }  // namespace
 
-std::vector<std::int64_t> split_tokens(std::int64_t tokens, std::int64_t slices, double growth) {
-  TESSERA_REQUIRE(slices >= 1 && slices <= tokens,
+std::vector<std::int64_t> split_tokens(std::int64_t tokens,
+                                       std::int64_t slices,
+                                       double growth,
+                                       std::int64_t unit) {
+  TESSERA_REQUIRE(unit >= 1 && tokens % unit == 0,
+                  ErrorCode::kInvalidArgument,
+                  "slices of {} tokens in multiples of {}, which do not divide them",
+                  tokens,
+                  unit);
+  TESSERA_REQUIRE(slices >= 1 && slices <= tokens / unit,
                   ErrorCode::kInvalidArgument,
                   "{} slices of {} tokens, expected 1 to {}",
                   slices,
                   tokens,
-                  tokens);
+                  tokens / unit);
   TESSERA_REQUIRE(growth >= 0 && std::isfinite(growth),
                   ErrorCode::kInvalidArgument,
                   "costs of tokens that grow by {}, expected 0 or more",
                   growth);
-  const std::int64_t multiple = begins_at_multiples_of(tokens, slices);
+  const std::int64_t multiple = unit * begins_at_multiples_of(tokens / unit, slices);
   std::vector<std::int64_t> lengths;
   std::int64_t begin = 0;
   for (std::int64_t slice = 1; slice <= slices; ++slice) {

@@ -61,6 +61,21 @@ TEST(SplitTokens, LetsSlicesCostTheSame) {
   }
 }
 
+// As without units of a part of the tokens.
+TEST(SplitTokens, CutsBetweenUnits) {
+  EXPECT_EQ(split_tokens(32, 3, 0.0, 2), (Lengths{10, 12, 10}));
+  EXPECT_EQ(split_tokens(512, 16, 0.0, 8), Lengths(16, 32));
+  for (const std::int64_t unit : {2, 3, 8}) {
+    for (const std::int64_t slices : {2, 7, 40}) {
+      Lengths expected = split_tokens(1000, slices, 0.4);
+      for (std::int64_t& length : expected) {
+        length *= unit;
+      }
+      EXPECT_EQ(split_tokens(1000 * unit, slices, 0.4, unit), expected);
+    }
+  }
+}
+
 TEST(SplitTokens, LeavesEachSliceATokenHoweverSteep) {
   for (const std::int64_t slices : {2, 5, 9}) {
     const Lengths lengths = split_tokens(9, slices, 1e6);
@@ -70,6 +85,10 @@ TEST(SplitTokens, LeavesEachSliceATokenHoweverSteep) {
 }
 
 TEST(SplitTokens, RefusesWhatCannotBeCut) {
+  EXPECT_THAT(error_of(ErrorCode::kInvalidArgument, [] { split_tokens(12, 5, 0.0, 3); }),
+              HasSubstr("5 slices of 12 tokens, expected 1 to 4"));
+  EXPECT_THAT(error_of(ErrorCode::kInvalidArgument, [] { split_tokens(13, 4, 0.0, 3); }),
+              HasSubstr("slices of 13 tokens in multiples of 3"));
   EXPECT_THAT(error_of(ErrorCode::kInvalidArgument, [] { split_tokens(3, 4, 0.0); }),
               HasSubstr("4 slices of 3 tokens, expected 1 to 3"));
   EXPECT_THAT(error_of(ErrorCode::kInvalidArgument, [] { split_tokens(3, 2, -1.0); }),

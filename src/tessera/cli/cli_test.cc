@@ -204,6 +204,17 @@ TEST(Cli, BadUsage) {
 TEST(Cli, GenerateOptions) {
   const std::string tail = " (see tessera generate --help)";
   expect_error({"generate"}, 2, "CHECKPOINT is required" + tail);
+  expect_error({"generate", "runs/a", "--prompt=a", "--tokenz=3"},
+               2,
+               "The following argument was not expected: --tokenz=3" + tail);
+  for (const char* key : {"--parallel.pipeline=2", "--train.lr=0.1"}) {
+    expect_error({"generate", "runs/a", "--prompt=a", key},
+                 2,
+                 std::string(key) +
+                     ": generate runs on one rank, whatever the run was trained on, and takes no "
+                     "keys of a run: leave it out" +
+                     tail);
+  }
   expect_error({"generate", "runs/a", "--tokens", "0"},
                2,
                "--tokens: Value 0 not in range 1 to 2147483647" + tail);

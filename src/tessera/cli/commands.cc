@@ -102,14 +102,14 @@ bool write_schedule(const Explanation& facts, const ExplainOptions& options) {
   if (writes_table) {
     TESSERA_REQUIRE(is_table({.schedule = options.schedule}),
                     ErrorCode::kInvalidConfig,
-                    "--schedule={}: expected a file that ends in .csv, as pipeline.schedule wants "
+                    "--schedule={}: expected a name that ends in .csv, as pipeline.schedule wants "
                     "it",
                     options.schedule);
     write_file_atomic(options.schedule, schedule_csv(facts));
   }
   TESSERA_REQUIRE(options.gantt.empty() || options.gantt.ends_with(".svg"),
                   ErrorCode::kInvalidConfig,
-                  "--gantt={}: expected a file that ends in .svg, which it is",
+                  "--gantt={}: expected a name that ends in .svg: the drawing is one",
                   options.gantt);
   TESSERA_REQUIRE(options.schedule != "-" || !options.json,
                   ErrorCode::kInvalidConfig,

@@ -3,9 +3,11 @@
 #include <limits>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include <CLI/CLI.hpp>
 
+#include "tessera/base/error.h"
 #include "tessera/base/format.h"
 #include "tessera/base/utf8.h"
 #include "tessera/cli/commands.h"
@@ -135,6 +137,21 @@ void add_choice(CLI::App& command, const std::shared_ptr<GenerateOptions>& optio
       ->capture_default_str();
 }
 
+void refuse_extras(const CLI::App& command) {
+  const std::vector<std::string> extras = command.remaining();
+  for (const std::string& extra : extras) {
+    const bool is_key = extra.starts_with("--") && extra.find('.') < extra.find('=');
+    TESSERA_REQUIRE(!is_key,
+                    ErrorCode::kInvalidConfig,
+                    "{}: generate runs on one rank, whatever the run was trained on, and takes no "
+                    "keys of a run: leave it out (see tessera generate --help)",
+                    extra);
+  }
+  if (!extras.empty()) {
+    throw CLI::ExtrasError(command.get_name(), extras);
+  }
+}
+
 }  // namespace
 
 void add_generate(CLI::App& app) {
@@ -163,7 +180,10 @@ void add_generate(CLI::App& app) {
       ->check(CLI::IsMember({"cpu", "cuda", "auto"}));
   add_mark_options(command, options->marks);
   command.add_flag("--verbose", options->verbose, "Say how fast it was");
-  command.callback([options] {
+  // What the parser does not know: keys of a run get a word of their own.
+  command.allow_extras();
+  command.callback([&command, options] {
+    refuse_extras(command);
     if (options->prompt == "-") {
       options->prompt_file = "-";
     }

@@ -10,13 +10,14 @@
 
 namespace tessera {
 
-void require_layers(const PipelinePlan& pipeline, std::int64_t num_layers) {
-  const std::vector<std::int64_t>& layers = pipeline.layers;
-  TESSERA_REQUIRE(std::ssize(layers) == pipeline.table.stages,
+void require_layers(std::span<const std::int64_t> layers,
+                    std::int64_t stages,
+                    std::int64_t num_layers) {
+  TESSERA_REQUIRE(std::ssize(layers) == stages,
                   ErrorCode::kInvalidConfig,
-                  "found {}, expected {}: one per stage",
+                  "found {}, expected {}: one per stage of all pipeline ranks",
                   format_plural(std::ssize(layers), "number"),
-                  pipeline.table.stages);
+                  stages);
   const std::int64_t sum = std::accumulate(layers.begin(), layers.end(), std::int64_t{0});
   TESSERA_REQUIRE(sum == num_layers,
                   ErrorCode::kInvalidConfig,

@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <optional>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -49,9 +50,11 @@ struct PipelinePlan {
   friend bool operator==(const PipelinePlan&, const PipelinePlan&) = default;
 };
 
-// That `pipeline.layers` are those of all stages, and of a model of so many layers. Errors:
+// That `layers` are those of so many stages, and of a model of so many layers. Errors:
 // kInvalidConfig with both counts.
-void require_layers(const PipelinePlan& pipeline, std::int64_t num_layers);
+void require_layers(std::span<const std::int64_t> layers,
+                    std::int64_t stages,
+                    std::int64_t num_layers);
 
 // That the slices are those of the table, and of sequences of so many tokens. Errors:
 // kInvalidConfig with both counts.

@@ -433,7 +433,7 @@ void require_pipeline(const Plan& plan) {
   if (plan.pipeline) {
     check(plan.pipeline->table);
     require_run(plan.pipeline->table, "table", ranks, plan.num_microbatches);
-    require_layers(*plan.pipeline, plan.model.num_layers);
+    require_layers(plan.pipeline->layers, plan.pipeline->table.stages, plan.model.num_layers);
     require_slice_lengths(*plan.pipeline, plan.sequence_length);
   }
 }

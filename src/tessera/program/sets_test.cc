@@ -71,16 +71,19 @@ TEST(Stretches, HoldWhatWasAdded) {
     const std::int64_t end = begin + 1 + draw(12);
     const auto in = std::distance(expected.lower_bound(begin), expected.lower_bound(end));
     EXPECT_EQ(found.contains(begin, end), in == end - begin);
-    const bool meets = in > 0;
-    if (!meets) {
-      EXPECT_EQ(found.end_of_last_in(begin, end), begin);
-      continue;
+    Stretches::Gaps gaps(found);
+    std::int64_t from = 0;
+    for (const std::int64_t size : {std::int64_t{1}, 1 + draw(4), 5 + draw(4)}) {
+      const auto is_free = [&](std::int64_t at) {
+        return expected.lower_bound(at) == expected.lower_bound(at + size);
+      };
+      std::int64_t lowest = from + draw(3);
+      from = gaps.lowest(lowest, size);
+      while (!is_free(lowest)) {
+        ++lowest;
+      }
+      EXPECT_EQ(from, lowest);
     }
-    std::int64_t last_end = *std::prev(expected.lower_bound(end));
-    while (expected.contains(last_end)) {
-      ++last_end;
-    }
-    EXPECT_EQ(found.end_of_last_in(begin, end), last_end);
   }
 }
 

@@ -10,7 +10,38 @@ namespace tessera {
 // A set of integers as disjoint half-open stretches; those that touch are one. A single stretch, as
 // most sets are, takes no memory of its own.
 class Stretches {
+  struct Stretch {
+    std::int64_t begin = 0;
+    std::int64_t end = 0;
+
+    bool empty() const { return begin == end; }
+  };
+
  public:
+  // Looks for room outside a set that stays as it is, from low to high.
+  class Gaps {
+   public:
+    explicit Gaps(const Stretches& set)
+        : next_(set.stretches_.empty() ? &set.only_ : set.stretches_.data()),
+          end_(next_ + (set.stretches_.empty() ? (set.only_.empty() ? 0 : 1)
+                                               : std::ssize(set.stretches_))) {}
+
+    bool empty() const { return next_ == end_; }
+
+    // The lowest integer from `from` on where `size` are in no stretch. No `from` is below what the
+    // call before gave, and no `size` below that call's.
+    std::int64_t lowest(std::int64_t from, std::int64_t size) {
+      for (; next_ != end_ && next_->begin - from < size; ++next_) {
+        from = std::max(from, next_->end);
+      }
+      return from;
+    }
+
+   private:
+    const Stretch* next_;
+    const Stretch* end_;
+  };
+
   // Adds [begin, end), which is not empty.
   void add(std::int64_t begin, std::int64_t end) {
     if (stretches_.empty() && (only_.empty() || (only_.begin <= end && begin <= only_.end))) {
@@ -45,28 +76,12 @@ class Stretches {
     return next != stretches_.begin() && std::prev(next)->end >= end;
   }
 
-  // The end of the last stretch that meets [begin, end); `begin` if none does.
-  std::int64_t end_of_last_in(std::int64_t begin, std::int64_t end) const {
-    if (stretches_.empty()) {
-      return only_.begin < end ? std::max(begin, only_.end) : begin;
-    }
-    const auto next = std::ranges::lower_bound(stretches_, end, {}, &Stretch::begin);
-    return next == stretches_.begin() ? begin : std::max(begin, std::prev(next)->end);
-  }
-
   void clear() {
     only_ = {};
     stretches_.clear();
   }
 
  private:
-  struct Stretch {
-    std::int64_t begin = 0;
-    std::int64_t end = 0;
-
-    bool empty() const { return begin == end; }
-  };
-
   Stretch only_;                    // where `stretches_` is empty
   std::vector<Stretch> stretches_;  // in order
 };

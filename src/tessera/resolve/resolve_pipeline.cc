@@ -43,17 +43,40 @@ ResolvedPipeline read_table(const RunConfig& config, std::int64_t microbatches) 
       [&] { require_run(resolved.plan.table, path, config.parallel.pipeline, microbatches); });
   TESSERA_REQUIRE(resolved.plan.table.slices == config.pipeline.slices,
                   ErrorCode::kInvalidConfig,
-                  "{}: found {}, but pipeline.schedule = \"{}\" is a table of {}",
+                  "{}: found {}, but pipeline.schedule = \"{}\" is a table of {}: expected {}",
                   placed(config, "pipeline.slices"),
                   config.pipeline.slices,
                   path,
-                  resolved.plan.table.slices == 1
-                      ? "whole sequences"
-                      : format("{} slices", resolved.plan.table.slices));
+                  resolved.plan.table.slices == 1 ? "whole sequences"
+                                                  : format("{} slices", resolved.plan.table.slices),
+                  resolved.plan.table.slices);
   return resolved;
 }
 
-ResolvedPipeline make_named(const RunConfig& config, std::int64_t microbatches) {
+// The key whose number of stages is too large where the model's layers are too few.
+const char* stages_key(const RunConfig& config) {
+  return config.pipeline.chunks ? "pipeline.chunks" : "parallel.pipeline";
+}
+
+// Before there is a table, which may be one of millions of stages.
+void require_num_stages(const RunConfig& config,
+                        const ScheduleRequest& request,
+                        std::int64_t num_layers) {
+  if (config.pipeline.layers) {
+    with_context([&] { return placed(config, "pipeline.layers"); },
+                 [&] {
+                   require_layers(
+                       *config.pipeline.layers, request.ranks * request.chunks, num_layers);
+                 });
+    return;
+  }
+  with_context([&] { return placed(config, stages_key(config)); },
+               [&] { require_parts(request.ranks, request.chunks, num_layers); });
+}
+
+ResolvedPipeline make_named(const RunConfig& config,
+                            std::int64_t microbatches,
+                            std::int64_t num_layers) {
   const PipelineSchedule schedule =
       with_context([&] { return placed(config, "pipeline.schedule"); },
                    [&] { return parse_pipeline_schedule(config.pipeline.schedule); });
@@ -65,6 +88,7 @@ ResolvedPipeline make_named(const RunConfig& config, std::int64_t microbatches) 
       .slices = config.pipeline.slices};
   with_context([&] { return placed(config, "pipeline.chunks"); }, [&] { require_chunks(request); });
   with_context([&] { return placed(config, "pipeline.slices"); }, [&] { require_slices(request); });
+  require_num_stages(config, request, num_layers);
   // What else a schedule refuses is a number of microbatches, or a table beyond all use.
   return with_context([&] { return placed(config, "train.global_batch"); },
                       [&] {
@@ -127,22 +151,18 @@ std::vector<std::int64_t> slice_lengths(const RunConfig& config, const Plan& pla
   if (slices == 1) {
     return {};
   }
-  std::vector<std::int64_t> lengths =
-      split_tokens(plan.sequence_length, slices, token_growth(plan));
-  const std::int64_t tensor = config.parallel.sequence_parallel ? config.parallel.tensor : 1;
-  const auto odd =
-      std::ranges::find_if(lengths, [&](std::int64_t length) { return length % tensor != 0; });
-  TESSERA_REQUIRE(
-      odd == lengths.end(),
-      ErrorCode::kInvalidConfig,
-      "{}: found {}, of which one has {} of {}, and {} tensor ranks do not divide them: "
-      "expected fewer slices, longer sequences or parallel.sequence_parallel = false",
-      placed(config, "pipeline.slices"),
-      slices,
-      format_plural(*odd, "token"),
-      plan.sequence_length,
-      tensor);
-  return lengths;
+  // Along the sequence each tensor rank has as many of a slice's tokens.
+  const std::int64_t unit = config.parallel.sequence_parallel ? config.parallel.tensor : 1;
+  TESSERA_REQUIRE(slices <= plan.sequence_length / unit,
+                  ErrorCode::kInvalidConfig,
+                  "{}: found {}, but {} make at most {} that {} divide: expected that or fewer, "
+                  "longer sequences or parallel.sequence_parallel = false",
+                  placed(config, "pipeline.slices"),
+                  slices,
+                  format_plural(plan.sequence_length, "token"),
+                  plan.sequence_length / unit,
+                  format_plural(unit, "tensor rank"));
+  return split_tokens(plan.sequence_length, slices, token_growth(plan), unit);
 }
 
 }  // namespace
@@ -154,8 +174,9 @@ std::optional<ResolvedPipeline> resolve_pipeline(const RunConfig& config,
     return std::nullopt;
   }
   require_sliceable(config, plan);
-  ResolvedPipeline resolved = is_table(config.pipeline) ? read_table(config, plan.num_microbatches)
-                                                        : make_named(config, plan.num_microbatches);
+  ResolvedPipeline resolved =
+      is_table(config.pipeline) ? read_table(config, plan.num_microbatches)
+                                : make_named(config, plan.num_microbatches, plan.model.num_layers);
   PipelinePlan& pipeline = resolved.plan;
   pipeline.slice_lengths = slice_lengths(config, plan);
   if (const std::optional<std::string> note = idle_note(pipeline.table)) {
@@ -169,12 +190,12 @@ std::optional<ResolvedPipeline> resolve_pipeline(const RunConfig& config,
   }
   if (config.pipeline.layers) {
     pipeline.layers = *config.pipeline.layers;
-    with_context([&] { return placed(config, "pipeline.layers"); },
-                 [&] { require_layers(pipeline, plan.model.num_layers); });
+    with_context(
+        [&] { return placed(config, "pipeline.layers"); },
+        [&] { require_layers(pipeline.layers, pipeline.table.stages, plan.model.num_layers); });
   } else {
-    const char* const key = config.pipeline.chunks ? "pipeline.chunks" : "parallel.pipeline";
     pipeline.layers = with_context(
-        [&] { return placed(config, key); },
+        [&] { return placed(config, stages_key(config)); },
         [&] { return split_layers(pipeline.table, costs, resolved.hop).layers_of_stage; });
   }
   resolved.stage_costs = stage_costs(costs, pipeline.layers);

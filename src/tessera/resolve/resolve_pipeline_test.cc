@@ -76,7 +76,8 @@ TEST(ResolvePipeline, TakesTheLayersThatAreSaid) {
   config.pipeline.layers = {{4, 4, 4, 0}};
   EXPECT_THAT(plan_of(config).plan.pipeline->layers, ElementsAre(4, 4, 4, 0));
   config.pipeline.layers = {{4, 4, 4}};
-  EXPECT_EQ(error_of_plan(config), "found 3 numbers, expected 4: one per stage (pipeline.layers)");
+  EXPECT_EQ(error_of_plan(config),
+            "found 3 numbers, expected 4: one per stage of all pipeline ranks (pipeline.layers)");
   config.pipeline.layers = {{4, 4, 4, 1}};
   EXPECT_EQ(error_of_plan(config), "found 13 layers in all, the model has 12 (pipeline.layers)");
 }
@@ -102,6 +103,17 @@ TEST(ResolvePipeline, RefusesWhatScheduleAndModelCannotDo) {
   chunks.pipeline.chunks = 2;
   EXPECT_THAT(error_of_plan(chunks),
               HasSubstr("16 stages, but 12 layers, an embedding and a head make at most 14: "));
+  // Without a table of them all.
+  EXPECT_THAT(
+      error_of_plan(config_of(1'000'000'000, 8, "1f1b")),
+      HasSubstr("1000000000 stages, but 12 layers, an embedding and a head make at most 14: "
+                "parallel.pipeline <= 14"));
+  chunks.pipeline.chunks = 2'000'000'000;
+  EXPECT_THAT(error_of_plan(chunks), HasSubstr("pipeline.chunks"));
+  chunks.pipeline.layers = {{12}};
+  EXPECT_THAT(error_of_plan(chunks),
+              HasSubstr("found 1 number, expected 16000000000: one per stage of all pipeline "
+                        "ranks (pipeline.layers)"));
   RunConfig unused = config_of(4, 8, "gpipe");
   unused.pipeline.chunks = 2;
   EXPECT_THAT(
@@ -131,10 +143,13 @@ TEST(ResolvePipeline, RefusesSlicesOfWhatIsNotAddedUp) {
               HasSubstr("pipeline.slices: found 3, with optimizer.gradients = \"bf16\""));
   config.optimizer.gradients = DType::kF32;
   config.parallel = {.ranks = 4, .data = 1, .tensor = 2, .pipeline = 2};
-  EXPECT_EQ(
-      error_of_plan(config),
-      "pipeline.slices: found 3, of which one has 5 tokens of 16, and 2 tensor ranks do not divide "
-      "them: expected fewer slices, longer sequences or parallel.sequence_parallel = false");
+  EXPECT_THAT(plan_of(config).plan.pipeline->slice_lengths,
+              testing::Each(testing::Truly([](std::int64_t length) { return length % 2 == 0; })));
+  config.pipeline.slices = 9;
+  EXPECT_EQ(error_of_plan(config),
+            "pipeline.slices: found 9, but 16 tokens make at most 8 that 2 tensor ranks divide: "
+            "expected that or fewer, longer sequences or parallel.sequence_parallel = false");
+  config.pipeline.slices = 3;
   config.parallel.sequence_parallel = false;
   EXPECT_EQ(plan_of(config).plan.pipeline->table.slices, 3);
 }

@@ -122,6 +122,16 @@ TEST_F(PipelinedTraining, GoesOnWithAnyOtherPipeline) {
   EXPECT_TRUE(state_of(last.value()) == state_of(expected.value()));
 }
 
+// One whose stages are empty, between two of another rank's.
+TEST_F(PipelinedTraining, HasNoShareOfARankThatTalksToNobody) {
+  const auto waits =
+      train(config("between", {.pipeline = 3, .schedule = "zb-v", .layers = {{1, 1, 0, 0, 1, 1}}}),
+            four_layers())
+          .pipeline;
+  ASSERT_EQ(std::ssize(waits), 3);
+  EXPECT_TRUE(waits[0].measured && waits[1].measured && !waits[2].measured);
+}
+
 // With sums in another order, which the user must know; validation takes whole sequences.
 TEST_F(PipelinedTraining, GoesOnInSlicesOfSequences) {
   const auto lines = [&](const std::string& run) {

@@ -253,10 +253,14 @@ std::vector<PipelineWaiting> TrainingLoop::pipeline_waiting() {
   }
   const Timeline expected =
       timeline(pipeline->table, parts_.setup.run.stage_costs, parts_.setup.run.hop);
+  // None of a rank that talks to no other, as one of empty stages between two of another's.
   const std::optional<double> own = parts_.steps.waiting();
   const std::vector<std::string> measured = parts_.control.from_all(own ? format("{}", *own) : "");
   std::vector<PipelineWaiting> waiting(pipeline->table.rows.size());
-  for (std::size_t rank = 0; rank < measured.size() && own; ++rank) {
+  for (std::size_t rank = 0; rank < measured.size(); ++rank) {
+    if (measured[rank].empty()) {
+      continue;
+    }
     const std::size_t place = parts_.setup.programs.place_of(static_cast<std::int64_t>(rank));
     const double share = std::stod(measured[rank]);
     waiting[place].measured = std::min(waiting[place].measured.value_or(share), share);

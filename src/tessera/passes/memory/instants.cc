@@ -4,7 +4,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <optional>
-#include <set>
+#include <unordered_set>
 #include <vector>
 
 #include "tessera/base/random.h"
@@ -14,6 +14,12 @@ namespace {
 
 // Stands for a set of buffers: of two sets it is the same with a chance of 2^-128.
 using Fingerprint = std::array<std::uint32_t, 4>;
+
+struct OfFingerprint {
+  std::size_t operator()(const Fingerprint& set) const {
+    return static_cast<std::size_t>(set[0]) << 32 | set[1];
+  }
+};
 
 // Adds the buffer where it is not in the set, and removes it where it is.
 void toggle(Fingerprint& set, const BufferSlot& slot) {
@@ -32,7 +38,7 @@ Instants::Instants(const Program& program)
     : numbers_(program), lives_(numbers_.size()), first_(numbers_.size()) {
   std::vector<bool> has_lived(numbers_.size(), false);
   std::vector<std::size_t> begins(numbers_.size());  // by number, of what lives
-  std::set<Fingerprint> seen;
+  std::unordered_set<Fingerprint, OfFingerprint> seen;
   Fingerprint alive = {};
   std::optional<Instant> last_begin;  // at which more may begin
   const auto number_last = [&](const Instant* now) {

@@ -2,7 +2,9 @@
 
 #include <algorithm>
 #include <array>
+#include <bit>
 #include <cstddef>
+#include <cstdint>
 #include <iterator>
 #include <utility>
 #include <vector>
@@ -17,29 +19,32 @@
 namespace tessera {
 namespace {
 
-// In thousandths of the most bytes that live at one time: what may be lost between buffers before
-// they are moved, and after that; and where no moves have been seen to help.
-constexpr std::int64_t kLoose = 30;
+// In thousandths of the most bytes that live at one time: what may be lost between buffers without
+// moving them, and where no moves have been seen to help.
 constexpr std::int64_t kTight = 29;
 constexpr std::int64_t kHopeless = 100;
 
 // What is not worth the time, whatever the share.
 constexpr std::int64_t kFewBytes = std::int64_t{256} << 10;
 
-// After how many moves none is sought any more, each of which looks at all buffers: about a tenth
+// After how many moves none is sought any more, each of which looks at all buffers: about a quarter
 // of a second at most.
 constexpr std::int64_t kMostMoves = 3000;
-constexpr std::int64_t kMostLooks = 6'000'000;
+constexpr std::int64_t kMostLooks = 16'000'000;
 
-std::int64_t end_of(std::int64_t offset, const Buffer& buffer) {
-  const auto end = checked_sum(offset, buffer.padded_bytes());
+std::int64_t end_of(std::int64_t offset, const Buffer& buffer, std::int64_t padded_bytes) {
+  const auto end = checked_sum(offset, padded_bytes);
   TESSERA_REQUIRE(end.has_value(),
                   ErrorCode::kOutOfMemory,
                   "the step needs more than 2^63 bytes: buffer \"{}\" of {} bytes lies at {}",
                   buffer.name,
-                  buffer.padded_bytes(),
+                  padded_bytes,
                   offset);
   return *end;
+}
+
+std::int64_t end_of(std::int64_t offset, const Buffer& buffer) {
+  return end_of(offset, buffer, buffer.padded_bytes());
 }
 
 // A buffer in a slot, and where it lies.
@@ -49,25 +54,47 @@ struct Item {
   std::int64_t bytes = 0;
 
   std::int64_t& offset() const { return buffer->offsets[static_cast<std::size_t>(of.slot)]; }
+
+  std::int64_t end_at(std::int64_t offset) const { return end_of(offset, *buffer, bytes); }
 };
 
-// The bytes that placed items hold, by time: a segment tree over the instants. What an item holds
-// is noted in the O(log n) nodes that its instants consist of, and in the nodes above these.
+// The bytes that placed items hold, by time: a segment tree over the instants. A life consists of
+// O(log n) whole nodes. What an item holds is noted in these, and in those above them that are ever
+// the whole of a part of a life: few, however long the step, where lives are short.
 class Occupancy {
  public:
-  explicit Occupancy(const Instants& instants) : instants_(instants) {
-    nodes_.resize(4 * instants.size());
+  Occupancy(const Instants& instants, const std::vector<Item>& items)
+      : instants_(instants),
+        leaves_(std::bit_ceil(std::max<std::size_t>(instants.size(), 1))),
+        places_(2 * leaves_, kNoPlace) {
+    std::uint32_t places = 0;
+    for (const Item& item : items) {
+      for (const Instants::Range& range : instants.of(item.of)) {
+        visit_whole(range, [&](std::size_t at) {
+          if (places_[at] == kNoPlace) {
+            places_[at] = places++;
+            height_ = std::max(height_, std::bit_width(leaves_) - std::bit_width(at));
+          }
+        });
+      }
+    }
+    nodes_.resize(places);
   }
 
   // The lowest offset at or above `base` that is free for the whole life of `item`.
   std::int64_t lowest_free(const Item& item, std::int64_t base) {
-    std::vector<const Stretches*> held;
-    visit(item,
-          [&](Node& node, bool inside) { held.push_back(inside ? &node.by_any : &node.by_all); });
+    gaps_.clear();
+    visit(item, [&](Node& node, bool inside) {
+      const Stretches::Gaps gaps(inside ? node.by_any : node.by_all);
+      if (!gaps.empty()) {
+        gaps_.push_back(gaps);
+      }
+    });
     std::int64_t offset = base;
-    for (std::size_t free_in = 0, i = 0; free_in < held.size(); i = (i + 1) % held.size()) {
-      const std::int64_t next = held[i]->end_of_last_in(offset, end_of(offset, *item.buffer));
-      free_in = next == offset ? free_in + 1 : 0;
+    for (std::size_t free_in = 0, i = 0; free_in < gaps_.size();
+         i = i + 1 < gaps_.size() ? i + 1 : 0) {
+      const std::int64_t next = gaps_[i].lowest(offset, item.bytes);
+      free_in = next == offset ? free_in + 1 : 1;
       offset = next;
     }
     return offset;
@@ -78,7 +105,7 @@ class Occupancy {
       return;
     }
     const std::int64_t begin = item.offset();
-    const std::int64_t end = end_of(begin, *item.buffer);
+    const std::int64_t end = item.end_at(begin);
     visit(item, [&](Node& node, bool inside) {
       node.by_any.add(begin, end);
       if (inside) {
@@ -93,37 +120,64 @@ class Occupancy {
     Stretches by_all;  // by lives that this node is a part of
   };
 
+  static constexpr std::uint32_t kNoPlace = 0xffff'ffff;
+
+  // Calls act(at) for the nodes that a life consists of. Node 1 stands for all instants, node `at`
+  // for those of 2 at and 2 at + 1, node leaves_ + i for instant i.
+  template <class Act>
+  void visit_whole(const Instants::Range& range, Act act) const {
+    std::size_t low = leaves_ + range.begin;
+    std::size_t high = leaves_ + range.end;
+    for (; low < high; low /= 2, high /= 2) {
+      if (low % 2 == 1) {
+        act(low++);
+      }
+      if (high % 2 == 1) {
+        act(--high);
+      }
+    }
+  }
+
+  // Calls act(at) for the nodes above these.
+  template <class Act>
+  void visit_above(const Instants::Range& range, Act act) const {
+    const std::size_t begin = leaves_ + range.begin;
+    const std::size_t end = leaves_ + range.end;
+    const auto is_whole = [&](std::size_t at, std::size_t height) {
+      return begin <= at << height && (at + 1) << height <= end;
+    };
+    for (std::size_t height = 1; height <= height_; ++height) {
+      const std::size_t low = begin >> height;
+      const std::size_t high = (end - 1) >> height;
+      if (!is_whole(low, height)) {
+        act(low);
+      }
+      if (high != low && !is_whole(high, height)) {
+        act(high);
+      }
+    }
+  }
+
   // Calls act(node, inside) for the nodes that the life of `item` consists of (inside), and for
   // those above them.
   template <class Act>
   void visit(const Item& item, Act act) {
     for (const Instants::Range& range : instants_.of(item.of)) {
-      visit(1, 0, instants_.size(), range.begin, range.end, act);
-    }
-  }
-
-  // Node `at` stands for instants [low, high), the life for [from, to).
-  template <class Act>
-  void visit(std::size_t at,
-             std::size_t low,
-             std::size_t high,
-             std::size_t from,
-             std::size_t to,
-             Act& act) {
-    if (to <= low || high <= from) {
-      return;
-    }
-    const bool inside = from <= low && high <= to;
-    act(nodes_[at], inside);
-    if (!inside) {
-      const std::size_t middle = (low + high) / 2;
-      visit(2 * at, low, middle, from, to, act);
-      visit(2 * at + 1, middle, high, from, to, act);
+      visit_whole(range, [&](std::size_t at) { act(nodes_[places_[at]], true); });
+      visit_above(range, [&](std::size_t at) {
+        if (places_[at] != kNoPlace) {
+          act(nodes_[places_[at]], false);
+        }
+      });
     }
   }
 
   const Instants& instants_;
+  std::size_t leaves_;
+  std::size_t height_ = 0;             // of the highest node that is ever whole
+  std::vector<std::uint32_t> places_;  // in nodes_, of those that are
   std::vector<Node> nodes_;
+  std::vector<Stretches::Gaps> gaps_;  // of lowest_free(), kept for its memory
 };
 
 // The end of what lives always and has its place.
@@ -198,20 +252,16 @@ std::int64_t most_alive(const std::vector<Item>& items, const Instants& instants
 std::int64_t end_of_items(const std::vector<Item>& items, std::int64_t base) {
   std::int64_t end = base;
   for (const Item& item : items) {
-    end = std::max(end, end_of(item.offset(), *item.buffer));
+    end = std::max(end, item.end_at(item.offset()));
   }
   return end;
 }
 
-// Where much is lost between items, moves them to where less is, unless that takes long.
-void tighten(const std::vector<Item>& items, const Instants& instants, std::int64_t base) {
-  const std::int64_t most = most_alive(items, instants);
-  const std::int64_t lost = end_of_items(items, base) - base - most;
-  if (lost <= std::max(most / 1000 * kLoose, kFewBytes) || lost > most / 1000 * kHopeless) {
-    return;
-  }
-  const std::int64_t aim = most + most / 1000 * kTight;
-  const std::int64_t limit = aim - aim % kArenaAlignment;
+// Moves items so that they end below `limit`, if that is soon found.
+bool fit(const std::vector<Item>& items,
+         const Instants& instants,
+         std::int64_t base,
+         std::int64_t limit) {
   std::vector<Occupant> occupants;
   std::vector<const Item*> placed;
   for (const Item& item : items) {
@@ -222,9 +272,24 @@ void tighten(const std::vector<Item>& items, const Instants& instants, std::int6
     }
   }
   const std::int64_t looks = std::max<std::int64_t>(std::ssize(occupants), 1);
-  if (fit_below(occupants, limit, std::min(kMostMoves, kMostLooks / looks))) {
-    for (std::size_t i = 0; i < placed.size(); ++i) {
-      placed[i]->offset() = base + occupants[i].offset;
+  const bool fits = fit_below(occupants,
+                              limit / kArenaAlignment * kArenaAlignment,
+                              std::min(kMostMoves, kMostLooks / looks));
+  for (std::size_t i = 0; fits && i < placed.size(); ++i) {
+    placed[i]->offset() = base + occupants[i].offset;
+  }
+  return fits;
+}
+
+// Where much is lost between items, moves them to where less is, unless that takes long: less of
+// what lives at one time, or at least of that and what lives always.
+void tighten(const std::vector<Item>& items, const Instants& instants, std::int64_t base) {
+  const std::int64_t most = most_alive(items, instants);
+  const std::int64_t lost = end_of_items(items, base) - base - most;
+  for (const std::int64_t bytes : {most, base + most}) {
+    if (lost <= std::max(bytes / 1000 * kTight, kFewBytes) || lost > most / 1000 * kHopeless ||
+        fit(items, instants, base, most + bytes / 1000 * kTight)) {
+      return;
     }
   }
 }
@@ -234,8 +299,8 @@ void tighten(const std::vector<Item>& items, const Instants& instants, std::int6
 Program plan_memory(Program program) {
   const Instants instants(program);
   const std::int64_t base = place_persistent(program, end_of_placed(program));
-  Occupancy occupancy(instants);
   const std::vector<Item> items = temporary_items(program, instants);
+  Occupancy occupancy(instants, items);
   for (const Item& item : items) {
     item.offset() = occupancy.lowest_free(item, base);
     occupancy.add(item);

@@ -8,14 +8,10 @@
 #include <utility>
 #include <vector>
 
-#include "tessera/base/error.h"
 #include "tessera/passes/program/overlap/code_body.h"
 
 namespace tessera {
 namespace {
-
-// A pool of so many slots is spread enough, whatever the microbatches: a step repeats itself.
-constexpr std::int32_t kManySlots = 16;
 
 // Which pools are not the host's, which writes all microbatches before the step.
 std::vector<bool> find_pools(const Program& program) {
@@ -28,45 +24,17 @@ std::vector<bool> find_pools(const Program& program) {
   return pools;
 }
 
-// A microbatch's calls with a slot of a pool.
-struct Use {
-  std::size_t first = 0;
-  std::size_t last = 0;
-  std::vector<Call*> calls = {};
-};
-
-std::vector<Use> uses_of(Program& program, std::size_t pool) {
-  std::map<std::int32_t, Use> by_microbatch;
-  for (std::size_t i = 0; i < program.calls.size(); ++i) {
-    Call& call = program.calls[i];
-    if (call.slots[pool] != kNoSlot) {
-      Use& use = by_microbatch.try_emplace(call.microbatch, Use{.first = i}).first->second;
-      use.last = i;
-      use.calls.push_back(&call);
-    }
-  }
-  std::vector<Use> uses;
-  for (auto& [microbatch, use] : by_microbatch) {
-    uses.push_back(std::move(use));
-  }
-  std::ranges::sort(uses, {}, &Use::first);
-  return uses;
-}
-
-// Each microbatch gets the slot that nobody has had for longest.
+// Each microbatch that has a slot of the pool gets one of its own, in the order in which they
+// begin.
 void spread(Program& program, std::size_t pool) {
-  std::int32_t& slots = program.pools[pool].slots;
-  const auto most = static_cast<std::int32_t>(program.num_microbatches);
-  slots = std::min(most, std::max(2 * slots, kManySlots));
-  std::vector<std::size_t> free_from(static_cast<std::size_t>(slots), 0);  // by slot, which call
-  for (const Use& use : uses_of(program, pool)) {
-    const auto slot = std::ranges::min_element(free_from);
-    TESSERA_CHECK(*slot <= use.first, "no slot of pool {} is free", program.pools[pool].name);
-    *slot = use.last + 1;
-    for (Call* const call : use.calls) {
-      call->slots[pool] = static_cast<std::int32_t>(slot - free_from.begin());
+  std::map<std::int32_t, std::int32_t> slots;  // by microbatch
+  for (Call& call : program.calls) {
+    if (call.slots[pool] != kNoSlot) {
+      const auto next = static_cast<std::int32_t>(slots.size());
+      call.slots[pool] = slots.try_emplace(call.microbatch, next).first->second;
     }
   }
+  program.pools[pool].slots = static_cast<std::int32_t>(slots.size());
 }
 
 // Which codes touch each buffer.
