@@ -104,16 +104,20 @@ class RankProgram {
       }
       std::erase_if(unread, [](const Unread& each) { return each.after < 0; });
     };
+    std::map<ChannelPlaces, std::int64_t> carried;
     for (const RandomTransfers::Transfer& next : drawn_.transfers) {
+      const std::int64_t index =
+          carried[{.from = next.from, .to = next.to, .number = next.number}]++;
       if (next.from == rank_) {
         const SendAttrs send = {
-            .axes = axes, .from = next.from, .to = next.to, .number = next.number};
+            .axes = axes, .from = next.from, .to = next.to, .number = next.number, .index = index};
         transfer(emit(make_op(send), {sum_now_}, {}), next);
       } else if (next.to == rank_) {
         const ReceiveAttrs receive = {.axes = axes,
                                       .from = next.from,
                                       .to = next.to,
                                       .number = next.number,
+                                      .index = index,
                                       .type = tensor(sum_now_).type};
         const BufferId buffer = add_buffer("received", Category::kActivation, false);
         const EventId event = transfer(emit(make_op(receive), {}, {buffer}), next);

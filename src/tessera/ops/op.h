@@ -69,6 +69,7 @@ struct CollectiveUse {
   std::int64_t count = 1;  // how many there are
   Traffic sent = {};       // by a rank, for one of them
   std::optional<ChannelPlaces> channel = std::nullopt;  // of a send or a receive
+  std::int64_t index = 0;                               // of that, which of the channel's
 
   friend bool operator==(const CollectiveUse&, const CollectiveUse&) = default;
 };

@@ -162,7 +162,8 @@ class Walk {
             .channel = ChannelEnd{.axes = use.axes,
                                   .places = *use.channel,
                                   .sends = use.kind == CollectiveKind::kSend},
-            .what = format("transfer of {} bytes {} in microbatch {}",
+            .what = format("transfer {} of {} bytes {} in microbatch {}",
+                           use.index,
                            use.bytes,
                            name(use.dtype),
                            call.microbatch)};

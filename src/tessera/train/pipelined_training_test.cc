@@ -275,6 +275,7 @@ TEST_F(PipelinedTraining, EndsWithWhatAStageFailedWith) {
     EXPECT_THAT(message,
                 AllOf(HasSubstr("the device is gone (segment "),
                       HasSubstr(", microbatch "),
+                      HasSubstr(format("(pipeline rank {}: stage {})", rank, rank)),
                       HasSubstr(format("(rank {})", rank))));
     EXPECT_LT(seconds, 20.0) << "the deadline of 60 s has nothing to do with it";
   }

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "tessera/actions/timeline.h"
+#include "tessera/base/error.h"
 #include "tessera/base/format.h"
 #include "tessera/base/log.h"
 #include "tessera/checkpoint/checkpoint.h"
@@ -40,6 +41,20 @@ std::vector<PipelineRankMetrics> pipeline_metrics(const RunSetup& setup) {
                                               setup.run.plan.layout.mesh)});
   }
   return metrics;
+}
+
+// "pipeline rank 1: stages 1, 2".
+std::string text_of_stages(const ActionTable& table, std::size_t place) {
+  std::string stages;
+  for (std::size_t stage = 0; stage < table.rank_of_stage.size(); ++stage) {
+    if (table.rank_of_stage[stage] == static_cast<std::int64_t>(place)) {
+      stages += format("{}{}", stages.empty() ? "" : ", ", stage);
+    }
+  }
+  return format("pipeline rank {}: stage{} {}",
+                place,
+                stages.find(',') == std::string::npos ? "" : "s",
+                stages);
 }
 
 }  // namespace
@@ -141,7 +156,11 @@ void TrainingLoop::rehearse() {
 
 // A step, and the validation where one is due after it.
 StepMetrics TrainingLoop::train_and_validate() {
-  last_result_ = parts_.steps.run(parts_.state.meta());
+  const auto& pipeline = parts_.setup.run.plan.pipeline;
+  const auto run = [&] { return parts_.steps.run(parts_.state.meta()); };
+  const std::size_t place = parts_.setup.programs.place_of(parts_.rank);
+  last_result_ =
+      pipeline ? with_context([&] { return text_of_stages(pipeline->table, place); }, run) : run();
   parts_.state.advance(last_result_);
   StepMetrics metrics = last_result_.metrics;
   metrics.memory_bytes = memory_bytes(parts_.setup, parts_.rank, parts_.state.saves());

@@ -17,13 +17,15 @@ template <class Attrs>
 void require_places(const Attrs& attrs) {
   const std::int64_t ranks = num_ranks(attrs.axes);
   const auto is_place = [&](std::int64_t place) { return place >= 0 && place < ranks; };
-  TESSERA_REQUIRE(is_place(attrs.from) && is_place(attrs.to) && attrs.number >= 0,
-                  ErrorCode::kInvalidArgument,
-                  "channel {} from {} to {}: expected a number from 0 and places below {}",
-                  attrs.number,
-                  attrs.from,
-                  attrs.to,
-                  ranks);
+  TESSERA_REQUIRE(
+      is_place(attrs.from) && is_place(attrs.to) && attrs.number >= 0 && attrs.index >= 0,
+      ErrorCode::kInvalidArgument,
+      "tensor {} of channel {} from {} to {}: expected numbers from 0 and places below {}",
+      attrs.index,
+      attrs.number,
+      attrs.from,
+      attrs.to,
+      ranks);
   TESSERA_REQUIRE(ranks == 1 || attrs.from != attrs.to,
                   ErrorCode::kInvalidArgument,
                   "a channel from {} to itself: expected two places",
@@ -44,7 +46,8 @@ Collectives channel_use(const Attrs& attrs,
            .dtype = type.dtype,
            .bytes = type.num_bytes(),
            .sent = sent,
-           .channel = places_of(attrs)}};
+           .channel = places_of(attrs),
+           .index = attrs.index}};
 }
 
 template <class Attrs>
@@ -53,6 +56,7 @@ void visit_channel(Attrs& attrs, AttrVisitor& visitor) {
   visitor.field("from", attrs.from);
   visitor.field("to", attrs.to);
   visitor.field("number", attrs.number);
+  visitor.field("index", attrs.index);
 }
 
 }  // namespace

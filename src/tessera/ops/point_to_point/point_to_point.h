@@ -13,7 +13,8 @@ class Channel;  // comm/channel.h
 // Tensors that go from one rank to another over a channel. The two ranks have the places `from` and
 // `to` along the mesh axes `axes`, innermost first, whose place is the fastest digit, and share all
 // other coordinates; `number` tells the channels of the same two places apart. What one end sends
-// the other one receives in the same order, in memory of the same size, as it lies there.
+// the other one receives in the same order, in memory of the same size, as it lies there: `index`
+// says which it is of what the channel carries in a microbatch, in slices or whole, or in a step.
 //
 // Passes make them once a graph is cut into stages. A stream of nothing but these ops needs no
 // thread: its transfers are moved by one for all (runtime/stream_order.h). Tensor traffic of the
@@ -27,6 +28,7 @@ struct SendAttrs {
   std::int64_t from = 0;
   std::int64_t to = 0;
   std::int64_t number = 0;
+  std::int64_t index = 0;
 
   friend bool operator==(const SendAttrs&, const SendAttrs&) = default;
 };
@@ -37,6 +39,7 @@ struct ReceiveAttrs {
   std::int64_t from = 0;
   std::int64_t to = 0;
   std::int64_t number = 0;
+  std::int64_t index = 0;
   // No tensor's by default, so that the text of an op always names it.
   TensorType type = {.dims = {{.name = "none", .bound = 0}}};
 

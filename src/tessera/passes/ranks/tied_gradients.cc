@@ -1,6 +1,9 @@
 #include "tessera/passes/ranks/tied_gradients.h"
 
 #include <cstddef>
+#include <cstdint>
+#include <map>
+#include <utility>
 
 #include "tessera/base/error.h"
 #include "tessera/ops/all_ops.h"
@@ -42,6 +45,7 @@ void exchange_tied(GraphBuilder& builder,
                    const UpdateOptions& options,
                    GradientsOfUses& gradients) {
   const std::int64_t own = options.pipeline_rank;
+  std::map<std::pair<std::int64_t, std::int64_t>, std::int64_t> carried;  // from and to
   for (const TiedParameter& parameter : options.tied.parameters) {
     for (std::size_t i = 0; i < parameter.ranks_of_uses.size(); ++i) {
       const std::int64_t maker = parameter.ranks_of_uses[i];
@@ -51,11 +55,12 @@ void exchange_tied(GraphBuilder& builder,
       }
       const ChannelPlaces places = {
           .from = maker, .to = parameter.owner, .number = options.tied.gradient_channel};
+      const std::int64_t index = carried[{maker, parameter.owner}]++;
       if (maker == own) {
-        builder.emit(transfer_op(options.tied.axes, places, SendAttrs{}),
+        builder.emit(transfer_op(options.tied.axes, places, SendAttrs{.index = index}),
                      {builder.handle(gradients.at(parameter.name).at(use))});
       } else if (parameter.owner == own) {
-        const ReceiveAttrs receive = {.type = type_of_sum(parameter, options)};
+        const ReceiveAttrs receive = {.index = index, .type = type_of_sum(parameter, options)};
         gradients[parameter.name][use] =
             builder.emit(transfer_op(options.tied.axes, places, receive), {})[0].id;
       }

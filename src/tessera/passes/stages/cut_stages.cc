@@ -149,12 +149,15 @@ class StageCut {
         .from = is_forward ? first : second,
         .to = is_forward ? second : first,
         .number = 2 * static_cast<std::int64_t>(boundary) + (is_forward ? 0 : 1)};
+    std::int64_t index = 0;
     for (const ValueId value : values) {
       const NodeId position =
           sends ? after_last_producer(values, slice_of(value)) : before_first(is_forward);
       Node node = {
-          .op = sends ? transfer_op(cut_.axes, places, SendAttrs{})
-                      : transfer_op(cut_.axes, places, ReceiveAttrs{.type = graph_[value].type}),
+          .op = sends ? transfer_op(cut_.axes, places, SendAttrs{.index = index})
+                      : transfer_op(cut_.axes,
+                                    places,
+                                    ReceiveAttrs{.index = index, .type = graph_[value].type}),
           .operands = {},
           .results = {},
           .phase = is_forward ? Phase::kForward : Phase::kBackward,
@@ -167,6 +170,7 @@ class StageCut {
         made_.insert(value);
       }
       edit_.insert(position, std::move(node));
+      ++index;
     }
   }
 

@@ -1,6 +1,7 @@
 #include "tessera/passes/stages/share_tied.h"
 
 #include <cstddef>
+#include <cstdint>
 #include <map>
 #include <utility>
 #include <vector>
@@ -46,10 +47,16 @@ void make_copy(ValueInfo& state) {
   }
 }
 
-void send_weights(GraphEdit& edit, const TiedParameters& tied, const TiedParameter& parameter) {
+// How many a channel carries so far, by the rank at its other end.
+using Carried = std::map<std::int64_t, std::int64_t>;
+
+void send_weights(GraphEdit& edit,
+                  const TiedParameters& tied,
+                  const TiedParameter& parameter,
+                  Carried& carried) {
   for (const auto& [reader, reads] : parameter.readers) {
     for (const ValueId state : states_of(edit.graph(), parameter.name, reads)) {
-      Node send = transfer(tied, parameter.owner, reader, SendAttrs{});
+      Node send = transfer(tied, parameter.owner, reader, SendAttrs{.index = carried[reader]++});
       send.operands = {state};
       edit.insert(NodeId::of(0), std::move(send));
     }
@@ -87,12 +94,15 @@ Graph share_tied(Graph graph, const TiedParameters& tied, std::int64_t rank) {
   GraphEdit edit(graph);
   std::vector<Output> outputs = graph.outputs;
   Replaced replaced;
+  Carried carried;
   for (const auto& [state, parameter] : copies) {
     if (parameter->frozen) {
       continue;
     }
     const ValueId received = edit.fresh();
-    Node receive = transfer(tied, parameter->owner, rank, ReceiveAttrs{.type = graph[state].type});
+    const std::int64_t owner = parameter->owner;
+    Node receive = transfer(
+        tied, owner, rank, ReceiveAttrs{.index = carried[owner]++, .type = graph[state].type});
     receive.results = {received};
     edit.insert(NodeId::of(0), std::move(receive));
     replaced[state] = received;
@@ -102,7 +112,7 @@ Graph share_tied(Graph graph, const TiedParameters& tied, std::int64_t rank) {
   edit.set_outputs(std::move(outputs));
   for (const TiedParameter& parameter : tied.parameters) {
     if (parameter.owner == rank && !parameter.frozen) {
-      send_weights(edit, tied, parameter);
+      send_weights(edit, tied, parameter, carried);
     }
   }
   // A parameter whose copy is read is none of this rank's; its own that are frozen stay.
