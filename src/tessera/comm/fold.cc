@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <cstdint>
-#include <vector>
 
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "tessera/comm/fold.cc"
@@ -32,7 +31,8 @@ struct Folding {
   template <class T, bool kStream>
   struct Kernel {
     static void run(std::span<const std::byte* const> sources,
-                    std::span<std::byte* const> places,
+                    std::byte* out,
+                    std::span<std::byte* const> copies,
                     std::int64_t count) {
       const auto source = [&](std::size_t k) { return reinterpret_cast<const T*>(sources[k]); };
       for_lanes(count, [&](auto lanes, std::int64_t i) HWY_ATTR {
@@ -42,8 +42,9 @@ struct Folding {
           prefetch_ahead(source(k) + i);
           value = Operation()(value, load(lanes, source(k) + i));
         }
-        for (std::byte* const place : places) {
-          store<kStream>(lanes, reinterpret_cast<T*>(place) + i, value);
+        store<kStream>(lanes, reinterpret_cast<T*>(out) + i, value);
+        for (std::byte* const copy : copies) {
+          store<kStream>(lanes, reinterpret_cast<T*>(copy) + i, value);
         }
       });
     }
@@ -52,16 +53,18 @@ struct Folding {
 
 void fold_sum(Form form,
               std::span<const std::byte* const> sources,
-              std::span<std::byte* const> places,
+              std::byte* out,
+              std::span<std::byte* const> copies,
               std::int64_t count) {
-  run_as<Folding<Sum>::Kernel>(form, sources, places, count);
+  run_as<Folding<Sum>::Kernel>(form, sources, out, copies, count);
 }
 
 void fold_max(Form form,
               std::span<const std::byte* const> sources,
-              std::span<std::byte* const> places,
+              std::byte* out,
+              std::span<std::byte* const> copies,
               std::int64_t count) {
-  run_as<Folding<Max>::Kernel>(form, sources, places, count);
+  run_as<Folding<Max>::Kernel>(form, sources, out, copies, count);
 }
 
 }  // namespace
@@ -83,33 +86,30 @@ HWY_EXPORT(fold_max);
 
 // Whether the results are so large that no cache keeps them, begin on whole vectors, and lie over
 // no source, whose lines are in the cache already.
-bool may_stream(DType dtype,
-                std::span<const std::byte* const> sources,
-                std::span<std::byte* const> places,
-                std::int64_t count) {
+bool may_stream(std::span<const std::byte* const> sources,
+                const Elements& out,
+                std::span<std::byte* const> copies) {
   constexpr std::size_t kStreamBytes = std::size_t{8} << 20U;  // measured
   constexpr std::size_t kMaxLanes = 16;
-  const std::size_t element = size_bytes(dtype);
+  const std::size_t element = size_bytes(out.dtype);
   const auto streams = [&](const std::byte* place) {
     return reinterpret_cast<std::uintptr_t>(place) % (kMaxLanes * element) == 0 &&
            std::ranges::find(sources, place) == sources.end();
   };
-  return static_cast<std::size_t>(count) * element * places.size() >= kStreamBytes &&
-         std::ranges::all_of(places, streams);
+  return static_cast<std::size_t>(out.count) * element * (1 + copies.size()) >= kStreamBytes &&
+         streams(out.data) && std::ranges::all_of(copies, streams);
 }
 
 void fold_floats(Fold fold,
-                 DType dtype,
                  std::span<const std::byte* const> sources,
-                 std::span<std::byte* const> places,
-                 std::int64_t count) {
-  const Form form = {.bf16 = dtype == DType::kBF16,
-                     .stream = may_stream(dtype, sources, places, count)};
+                 const Elements& out,
+                 std::span<std::byte* const> copies) {
+  const Form form = {.bf16 = out.dtype == DType::kBF16, .stream = may_stream(sources, out, copies)};
   switch (fold) {
     case Fold::kSum:
-      return HWY_DYNAMIC_DISPATCH(fold_sum)(form, sources, places, count);
+      return HWY_DYNAMIC_DISPATCH(fold_sum)(form, sources, out.data, copies, out.count);
     case Fold::kMax:
-      return HWY_DYNAMIC_DISPATCH(fold_max)(form, sources, places, count);
+      return HWY_DYNAMIC_DISPATCH(fold_max)(form, sources, out.data, copies, out.count);
   }
 }
 
@@ -129,15 +129,16 @@ std::int64_t folded(Fold fold, std::int64_t a, std::int64_t b) {
 
 void fold_integers(Fold fold,
                    std::span<const std::byte* const> sources,
-                   std::span<std::byte* const> places,
-                   std::int64_t count) {
-  for (std::int64_t i = 0; i < count; ++i) {
+                   const Elements& out,
+                   std::span<std::byte* const> copies) {
+  for (std::int64_t i = 0; i < out.count; ++i) {
     std::int64_t value = reinterpret_cast<const std::int64_t*>(sources[0])[i];
     for (const std::byte* const source : sources.subspan(1)) {
       value = folded(fold, value, reinterpret_cast<const std::int64_t*>(source)[i]);
     }
-    for (std::byte* const place : places) {
-      reinterpret_cast<std::int64_t*>(place)[i] = value;
+    reinterpret_cast<std::int64_t*>(out.data)[i] = value;
+    for (std::byte* const copy : copies) {
+      reinterpret_cast<std::int64_t*>(copy)[i] = value;
     }
   }
 }
@@ -163,12 +164,10 @@ void fold_in_order(Fold fold,
                    std::span<const std::byte* const> sources,
                    const Elements& out,
                    std::span<std::byte* const> copies) {
-  std::vector<std::byte*> places = {out.data};
-  places.insert(places.end(), copies.begin(), copies.end());
   if (out.dtype == DType::kF32 || out.dtype == DType::kBF16) {
-    cpu::fold_floats(fold, out.dtype, sources, places, out.count);
+    cpu::fold_floats(fold, sources, out, copies);
   } else if (out.dtype == DType::kI64) {
-    fold_integers(fold, sources, places, out.count);
+    fold_integers(fold, sources, out, copies);
   } else {
     fail(ErrorCode::kUnsupported, "collectives fold f32, bf16 and i64, not {}", name(out.dtype));
   }

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 #include <functional>
+#include <memory_resource>
 #include <numeric>
 #include <vector>
 
@@ -22,7 +23,7 @@ std::int64_t product(LevelSizes sizes) {
 }
 
 // Whether elements travel as they are on every level.
-bool is_plain(const Wire& wire, DType dtype) {
+bool is_plain(const LevelWire& wire, DType dtype) {
   return std::ranges::all_of(wire.formats,
                              [&](WireFormat format) { return format == wire_format_of(dtype); });
 }
@@ -37,12 +38,19 @@ bool folds_directly(WireFormat format, DType dtype) {
 }
 
 // The sums between the first level and the next, in f32.
-std::int64_t stage_bytes(LevelSizes sizes, std::int64_t slice) {
-  return scratch_elements(sizes, slice) * dtype_bytes(DType::kF32);
+std::int64_t stage_bytes(std::int64_t elements) {
+  return elements * dtype_bytes(DType::kF32);
+}
+
+std::int64_t stage_elements(Levels levels, std::int64_t slice) {
+  return levels.size() < 2 ? 0 : slice * num_ranks(levels.subspan(1));
 }
 
 // What one level sends at most, with this rank's own part.
-std::int64_t exchange_bytes(LevelSizes sizes, const Wire& wire, DType dtype, std::int64_t slice) {
+std::int64_t exchange_bytes(LevelSizes sizes,
+                            const LevelWire& wire,
+                            DType dtype,
+                            std::int64_t slice) {
   std::int64_t most = 0;
   std::int64_t elements = slice * product(sizes);
   for (std::size_t i = 0; i < sizes.size(); ++i) {
@@ -54,15 +62,7 @@ std::int64_t exchange_bytes(LevelSizes sizes, const Wire& wire, DType dtype, std
   return most;
 }
 
-std::vector<std::int64_t> sizes_of(Levels levels) {
-  std::vector<std::int64_t> sizes;
-  for (const Communicator* level : levels) {
-    sizes.push_back(level->size());
-  }
-  return sizes;
-}
-
-void require_levels(std::size_t levels, const Wire& wire) {
+void require_levels(std::size_t levels, const LevelWire& wire) {
   TESSERA_CHECK(wire.formats.empty() || wire.formats.size() == levels,
                 "{} wire formats for {} levels",
                 wire.formats.size(),
@@ -82,15 +82,18 @@ void exchange(Communicator& level,
   mover.encode(stage, target.count * level.size(), encoding, room);
   std::byte* const received = room + all_bytes;
   level.all_to_all({room, all_bytes}, {received, all_bytes});
-  std::vector<const std::byte*> parts;
-  for (std::int64_t rank = 0; rank < level.size(); ++rank) {
-    parts.push_back(received + rank * part_bytes);
+  // On the stack, unless the level has more ranks than that.
+  std::array<std::byte, 256 * sizeof(const std::byte*)> stack;
+  std::pmr::monotonic_buffer_resource memory(stack.data(), stack.size());
+  std::pmr::vector<const std::byte*> parts(static_cast<std::size_t>(level.size()), &memory);
+  for (std::size_t rank = 0; rank < parts.size(); ++rank) {
+    parts[rank] = received + static_cast<std::int64_t>(rank) * part_bytes;
   }
   mover.decode_sum(parts, encoding, target);
 }
 
 // The levels [first, end) that a gather crosses with the same codes: the outermost of one format.
-std::size_t first_of_run(const WireFormats& formats) {
+std::size_t first_of_run(std::span<const WireFormat> formats) {
   const auto other = std::find_if(formats.rbegin(), formats.rend(), [&](WireFormat format) {
     return format != formats.back();
   });
@@ -98,10 +101,26 @@ std::size_t first_of_run(const WireFormats& formats) {
 }
 
 // The formats of the levels inside a run.
-Wire inside(const Wire& wire, std::size_t first) {
-  return {.formats = WireFormats(wire.formats.begin(),
-                                 wire.formats.begin() + static_cast<std::ptrdiff_t>(first)),
-          .block = wire.block};
+LevelWire inside(const LevelWire& wire, std::size_t first) {
+  return {wire.formats.first(first), wire.block};
+}
+
+// codes = the codes of all slices, in order of their index, each encoded by its owner.
+void gather_encoded(Levels levels,
+                    const Encoding& encoding,
+                    const ConstElements& slice,
+                    std::span<std::byte> codes,
+                    const Mover& mover) {
+  if (levels.empty()) {
+    mover.encode(slice, slice.count, encoding, codes.data());
+    return;
+  }
+  Communicator& level = *levels[0];
+  const std::size_t bytes = codes.size() / static_cast<std::size_t>(level.size());
+  const std::span<std::byte> part =
+      codes.subspan(static_cast<std::size_t>(level.rank()) * bytes, bytes);
+  gather_encoded(levels.subspan(1), encoding, slice, part, mover);
+  level.all_gather(part, codes, bytes);
 }
 
 // Gathers a slice over levels of one format, encoded once. `room` holds the codes of all.
@@ -112,18 +131,8 @@ void gather_codes(Levels levels,
                   std::byte* room,
                   const Mover& mover) {
   const std::int64_t padded = slice.count * num_ranks(levels);
-  std::span<std::byte> place(room, static_cast<std::size_t>(wire_bytes(encoding, padded)));
-  std::vector<std::span<std::byte>> wholes;
-  for (const Communicator* level : levels) {
-    wholes.push_back(place);
-    const std::size_t part = place.size() / static_cast<std::size_t>(level->size());
-    place = place.subspan(static_cast<std::size_t>(level->rank()) * part, part);
-  }
-  mover.encode(slice, slice.count, encoding, place.data());
-  for (std::size_t i = levels.size(); i-- > 0;) {
-    levels[i]->all_gather(place, wholes[i], place.size());
-    place = wholes[i];
-  }
+  const auto bytes = static_cast<std::size_t>(wire_bytes(encoding, padded));
+  gather_encoded(levels, encoding, slice, {room, bytes}, mover);
   const std::array<const std::byte*, 1> codes = {room};
   mover.decode_sum(codes, encoding, all);
 }
@@ -131,17 +140,18 @@ void gather_codes(Levels levels,
 }  // namespace
 
 std::int64_t reduce_workspace_bytes(LevelSizes sizes,
-                                    const Wire& wire,
+                                    const LevelWire& wire,
                                     DType dtype,
                                     std::int64_t slice) {
   if (is_plain(wire, dtype)) {
     return plain_workspace_bytes(sizes, dtype, slice);
   }
-  return stage_bytes(sizes, slice) + 2 * exchange_bytes(sizes, wire, dtype, slice);
+  return stage_bytes(scratch_elements(sizes, slice)) +
+         2 * exchange_bytes(sizes, wire, dtype, slice);
 }
 
 void reduce_slices(Levels levels,
-                   const Wire& wire,
+                   const LevelWire& wire,
                    const ConstElements& all,
                    const Elements& slice,
                    std::byte* workspace,
@@ -151,7 +161,7 @@ void reduce_slices(Levels levels,
     reduce_slices(Fold::kSum, levels, all, slice, workspace, mover);
     return;
   }
-  std::byte* const room = workspace + stage_bytes(sizes_of(levels), slice.count);
+  std::byte* const room = workspace + stage_bytes(stage_elements(levels, slice.count));
   std::int64_t stride = slice.count * num_ranks(levels);
   ConstElements stage = all;
   Elements held = {};  // the stage, once it is in the workspace
@@ -176,7 +186,7 @@ void reduce_slices(Levels levels,
 }
 
 std::int64_t gather_workspace_bytes(LevelSizes sizes,
-                                    const Wire& wire,
+                                    const LevelWire& wire,
                                     DType dtype,
                                     std::int64_t slice) {
   if (is_plain(wire, dtype)) {
@@ -199,7 +209,7 @@ std::int64_t gather_workspace_bytes(LevelSizes sizes,
 }
 
 void gather_slices(Levels levels,
-                   const Wire& wire,
+                   const LevelWire& wire,
                    const ConstElements& slice,
                    const Elements& all,
                    std::byte* workspace,
@@ -254,7 +264,7 @@ void round_as_gathered(const Wire& wire, const Elements& values, int threads) {
 }
 
 std::int64_t all_reduce_workspace_bytes(LevelSizes sizes,
-                                        const Wire& wire,
+                                        const LevelWire& wire,
                                         DType dtype,
                                         std::int64_t all) {
   if (is_plain(wire, dtype)) {
@@ -266,7 +276,7 @@ std::int64_t all_reduce_workspace_bytes(LevelSizes sizes,
 }
 
 void all_reduce_slices(Levels levels,
-                       const Wire& wire,
+                       const LevelWire& wire,
                        const ConstElements& in,
                        const Elements& out,
                        std::byte* workspace,

@@ -73,6 +73,17 @@ const void* element_at(
          (row * pitch + column) * static_cast<std::int64_t>(size_bytes(dtype));
 }
 
+// On the calling thread alone. dnnl::primitive::execute() takes a map, made anew at each call.
+void execute(const dnnl::primitive& primitive,
+             const dnnl::stream& stream,
+             std::span<const dnnl_exec_arg_t> arguments) {
+  omp_set_num_threads(1);  // of this thread
+  dnnl::error::wrap_c_api(
+      dnnl_primitive_execute(
+          primitive.get(), stream.get(), static_cast<int>(arguments.size()), arguments.data()),
+      "a matrix product failed");
+}
+
 }  // namespace
 
 std::size_t GemmHash::operator()(const Gemm& gemm) const {
@@ -88,6 +99,29 @@ std::size_t GemmHash::operator()(const Gemm& gemm) const {
   mix((gemm.transpose_a ? 1 : 0) + (gemm.transpose_b ? 2 : 0) + (gemm.accumulate ? 4 : 0) +
       8 * static_cast<std::int64_t>(gemm.input) + 64 * static_cast<std::int64_t>(gemm.output));
   return hash;
+}
+
+GemmArguments::GemmArguments(const dnnl::matmul::primitive_desc& description,
+                             const dnnl::engine& engine)
+    : memory_{dnnl::memory(description.src_desc(), engine, nullptr),
+              dnnl::memory(description.weights_desc(), engine, nullptr),
+              dnnl::memory(description.dst_desc(), engine, nullptr),
+              description.scratchpad_desc().get_size() > 0
+                  ? dnnl::memory(description.scratchpad_desc(), engine, nullptr)
+                  : dnnl::memory()},
+      list_{{{DNNL_ARG_SRC, memory_[0].get()},
+             {DNNL_ARG_WEIGHTS, memory_[1].get()},
+             {DNNL_ARG_DST, memory_[2].get()},
+             {DNNL_ARG_SCRATCHPAD, memory_[3].get(true)}}} {}
+
+void GemmArguments::set(const void* a, const void* b, void* c, void* workspace) {
+  // oneDNN's handles are not const, but it only reads A and B.
+  memory_[0].set_data_handle(const_cast<void*>(a));
+  memory_[1].set_data_handle(const_cast<void*>(b));
+  memory_[2].set_data_handle(c);
+  if (memory_[3]) {
+    memory_[3].set_data_handle(workspace);
+  }
 }
 
 PrimitiveCache::PrimitiveCache(int threads)
@@ -112,12 +146,9 @@ GemmPrimitive PrimitiveCache::compile(const Gemm& key) const {
     const dnnl::matmul::primitive_desc description({a, b, c}, attributes, engine_);
     GemmPrimitive result;
     result.primitive = dnnl::matmul(description);
+    result.arguments.reserve(threads_);
     for (std::size_t member = 0; member < threads_; ++member) {
-      result.operands.push_back(
-          {.a = dnnl::memory(a, engine_, nullptr),
-           .b = dnnl::memory(b, engine_, nullptr),
-           .c = dnnl::memory(c, engine_, nullptr),
-           .workspace = dnnl::memory(description.scratchpad_desc(), engine_, nullptr)});
+      result.arguments.emplace_back(description, engine_);
     }
     result.workspace_bytes = description.scratchpad_desc().get_size();
     return result;
@@ -181,19 +212,12 @@ void run_gemm(Context& context,
     const void* const from_b = gemm.transpose_b
                                    ? element_at(b, gemm.input, column, 0, gemm.pitch_b)
                                    : element_at(b, gemm.input, 0, column, gemm.pitch_b);
-    GemmOperands& operands = kinds[kind]->operands[static_cast<std::size_t>(member)];
-    // oneDNN's handles are not const, but it only reads A and B.
-    operands.a.set_data_handle(const_cast<void*>(from_a));
-    operands.b.set_data_handle(const_cast<void*>(from_b));
-    operands.c.set_data_handle(
-        const_cast<void*>(element_at(c, gemm.output, row, column, gemm.pitch_c)));
-    operands.workspace.set_data_handle(workspace.data() + member * member_bytes);
-    omp_set_num_threads(1);  // of this thread
-    kinds[kind]->primitive.execute(context.primitives().stream(),
-                                   {{DNNL_ARG_SRC, operands.a},
-                                    {DNNL_ARG_WEIGHTS, operands.b},
-                                    {DNNL_ARG_DST, operands.c},
-                                    {DNNL_ARG_SCRATCHPAD, operands.workspace}});
+    GemmArguments& arguments = kinds[kind]->arguments[static_cast<std::size_t>(member)];
+    arguments.set(from_a,
+                  from_b,
+                  const_cast<void*>(element_at(c, gemm.output, row, column, gemm.pitch_c)),
+                  workspace.data() + member * member_bytes);
+    execute(kinds[kind]->primitive, context.primitives().stream(), arguments.list());
   });
 }
 

@@ -1,7 +1,8 @@
 #pragma once
 
+#include <array>
 #include <cstddef>
-#include <functional>
+#include <span>
 #include <unordered_map>
 #include <vector>
 
@@ -11,18 +12,27 @@
 
 namespace tessera::cpu {
 
-// The memory objects that a thread's executions of a product reuse.
-struct GemmOperands {
-  dnnl::memory a;
-  dnnl::memory b;
-  dnnl::memory c;
-  dnnl::memory workspace;
+// The arguments that a thread's executions of a product reuse: memory objects, of which only the
+// addresses change, and the list of them that oneDNN takes.
+class GemmArguments {
+ public:
+  // Where the product needs no workspace, the list has none.
+  GemmArguments(const dnnl::matmul::primitive_desc& description, const dnnl::engine& engine);
+
+  // Where the next execution reads and writes.
+  void set(const void* a, const void* b, void* c, void* workspace);
+
+  std::span<const dnnl_exec_arg_t> list() const { return list_; }
+
+ private:
+  std::array<dnnl::memory, 4> memory_;
+  std::array<dnnl_exec_arg_t, 4> list_;
 };
 
 // A product compiled for one thread; any of a team may run it.
 struct GemmPrimitive {
   dnnl::matmul primitive;
-  std::vector<GemmOperands> operands;  // by member of the team
+  std::vector<GemmArguments> arguments;  // by member of the team
   std::size_t workspace_bytes = 0;
 };
 

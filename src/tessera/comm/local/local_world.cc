@@ -86,16 +86,16 @@ class LocalCommunicator final : public Communicator {
     member_.wait_for_all();
     const Part own = part_of(rank(), all_reduce_stride(in.count, size()), in.count);
     const std::int64_t offset = own.begin * static_cast<std::int64_t>(size_bytes(in.dtype));
-    std::vector<std::byte*> copies;
+    copies_.clear();
     for (std::int64_t peer = 0; peer < size(); ++peer) {
       if (peer != rank()) {
-        copies.push_back(member_.slot(peer).out + offset);
+        copies_.push_back(member_.slot(peer).out + offset);
       }
     }
     fold_stretch(fold,
                  own.begin,
                  {.dtype = out.dtype, .data = out.data + offset, .count = own.size},
-                 copies);
+                 copies_);
     member_.release();
   }
 
@@ -131,7 +131,9 @@ class LocalCommunicator final : public Communicator {
 
   LocalMember member_;
   const Mover& mover_;
-  std::vector<const std::byte*> sources_;  // of a fold; kept, so that operations allocate nothing
+  // Of a fold; kept, so that operations allocate nothing.
+  std::vector<const std::byte*> sources_;
+  std::vector<std::byte*> copies_;
 };
 
 // What the ranks have in common under `key`: made of `args` where none of them has it yet.

@@ -332,14 +332,16 @@ class MpiCommunicator final : public Communicator {
                     const std::byte* mine,
                     const SourceOf& source_of,
                     const Elements& out) {
-    std::vector<const std::byte*> sources(group_.size(), mine);
-    group_.for_each_peer([&](std::size_t peer) { sources[peer] = source_of(peer); });
-    fold_in_order(fold, sources, out);
+    sources_.assign(group_.size(), mine);
+    group_.for_each_peer([&](std::size_t peer) { sources_[peer] = source_of(peer); });
+    fold_in_order(fold, sources_, out);
   }
 
   MpiGroup group_;
   Greetings greetings_;
+  // Kept, so that operations of one size allocate nothing.
   std::vector<std::byte> stage_;
+  std::vector<const std::byte*> sources_;  // of a fold
 };
 
 }  // namespace

@@ -1,43 +1,51 @@
 #include <algorithm>
+#include <array>
 #include <cstddef>
 #include <cstdint>
+#include <memory_resource>
 #include <span>
-#include <string>
-#include <utility>
 #include <vector>
 
 #include "tessera/base/error.h"
 #include "tessera/comm/collective_context.h"
 #include "tessera/comm/wired.h"
 #include "tessera/mesh/axes.h"
-#include "tessera/mesh/tensor_box.h"
 #include "tessera/ops/collective/collective.h"
 #include "tessera/ops/in_order.h"
 
 namespace tessera {
 namespace {
 
-// The sizes and formats of the axes that have several ranks.
-struct Wiring {
-  std::vector<std::int64_t> sizes;
-  Wire wire;
-};
-
-template <class Attrs>
-Wiring wiring_of(const Attrs& attrs) {
-  const AxisSizes& axes = attrs.axes;
-  const WireFormats formats = formats_of_levels(attrs.wire, axes.size());
-  Wiring wiring = {.sizes = {}, .wire = {.formats = {}, .block = attrs.block}};
-  for (std::size_t i = 0; i < axes.size(); ++i) {
-    if (axes[i].size > 1) {
-      wiring.sizes.push_back(axes[i].size);
-      if (!formats.empty()) {
-        wiring.wire.formats.push_back(formats[i]);
+// The sizes and formats of the axes that have several ranks. Every run makes one: it lies on the
+// stack, unless there are very many axes.
+class Wiring {
+ public:
+  template <class Attrs>
+  explicit Wiring(const Attrs& attrs) : block_(attrs.block) {
+    const AxisSizes& axes = attrs.axes;
+    sizes_.reserve(axes.size());
+    formats_.reserve(axes.size());
+    for (std::size_t i = 0; i < axes.size(); ++i) {
+      if (axes[i].size > 1) {
+        sizes_.push_back(axes[i].size);
+        if (!attrs.wire.empty()) {
+          formats_.push_back(attrs.wire.at(attrs.wire.size() == 1 ? 0 : i));
+        }
       }
     }
   }
-  return wiring;
-}
+
+  LevelSizes sizes() const { return sizes_; }
+
+  LevelWire wire() const { return {formats_, block_}; }
+
+ private:
+  std::array<std::byte, 512> stack_;
+  std::pmr::monotonic_buffer_resource memory_{stack_.data(), stack_.size()};
+  std::pmr::vector<std::int64_t> sizes_{&memory_};
+  std::pmr::vector<WireFormat> formats_{&memory_};
+  std::int64_t block_;
+};
 
 Elements elements_of(const View& view) {
   TESSERA_CHECK(view.is_contiguous(), "a collective needs contiguous memory");
@@ -113,24 +121,42 @@ struct Together {
         scratch(workspace.data() + ConstElements(shards).bytes()) {}
 };
 
-// Copies each rank's shards of all rows from where they lie side by side to their places in
-// `whole`, which is cut at its end, or the other way.
-void place_shards(const Mover& mover,
-                  const Rows& shard,
-                  const Rows& whole,
-                  std::byte* side_by_side,
-                  bool is_gather) {
-  const std::int64_t width = shard.row_bytes();
+// Calls body(where a shard's rows begin in `whole`, where its own memory does, bytes of a row) for
+// the shards of all ranks. These have rows of `width` bytes and lie side by side; `whole` is cut at
+// its end.
+template <class Body>
+void for_each_shard(const Rows& whole, std::int64_t width, const Body& body) {
+  std::int64_t side_by_side = 0;
   for (std::int64_t begin = 0; begin < whole.row_bytes(); begin += width) {
-    std::byte* const part = whole.all().data + begin;
-    const std::int64_t bytes = std::min(width, whole.row_bytes() - begin);
-    if (is_gather) {
-      mover.copy_rows(side_by_side, width, part, whole.row_bytes(), bytes, whole.count());
-    } else {
-      mover.copy_rows(part, whole.row_bytes(), side_by_side, width, bytes, whole.count());
-    }
+    body(begin, side_by_side, std::min(width, whole.row_bytes() - begin));
     side_by_side += width * whole.count();
   }
+}
+
+// Copies such shards to their places in `whole`.
+void gather_shards(const Mover& mover,
+                   const std::byte* shards,
+                   std::int64_t width,
+                   const Rows& whole) {
+  std::byte* const to = whole.all().data;
+  for_each_shard(whole, width, [&](std::int64_t begin, std::int64_t at, std::int64_t bytes) {
+    mover.copy_rows(shards + at, width, to + begin, whole.row_bytes(), bytes, whole.count());
+  });
+}
+
+// Copies `whole` to such shards; zeros where they reach over its end.
+void cut_shards(const Mover& mover,
+                const Rows& whole,
+                std::int64_t width,
+                std::span<std::byte> shards) {
+  if (std::ssize(shards) > whole.row_bytes() * whole.count()) {
+    mover.zero(shards);
+  }
+  const std::byte* const from = whole.all().data;
+  for_each_shard(whole, width, [&](std::int64_t begin, std::int64_t at, std::int64_t bytes) {
+    mover.copy_rows(
+        from + begin, whole.row_bytes(), shards.data() + at, width, bytes, whole.count());
+  });
 }
 
 }  // namespace
@@ -146,14 +172,15 @@ void run(const AllReduceAttrs& attrs, CollectiveContext& context, const Views& v
 }
 
 std::int64_t workspace_bytes(const AllReduceSlicesAttrs& attrs, Types in) {
-  const Wiring wiring = wiring_of(attrs);
-  return all_reduce_workspace_bytes(wiring.sizes, wiring.wire, in[0].dtype, in[0].num_elements());
+  const Wiring wiring(attrs);
+  return all_reduce_workspace_bytes(
+      wiring.sizes(), wiring.wire(), in[0].dtype, in[0].num_elements());
 }
 
 void run(const AllReduceSlicesAttrs& attrs, CollectiveContext& context, const Views& views) {
   const auto [x, y] = one_to_one(views);
   all_reduce_slices(context.levels(attrs.axes, TrafficClass::kState),
-                    wiring_of(attrs).wire,
+                    Wiring(attrs).wire(),
                     elements_of(x),
                     elements_of(y),
                     views.workspace.data(),
@@ -161,14 +188,14 @@ void run(const AllReduceSlicesAttrs& attrs, CollectiveContext& context, const Vi
 }
 
 std::int64_t workspace_bytes(const GatherSlicesAttrs& attrs, Types in) {
-  const Wiring wiring = wiring_of(attrs);
-  return gather_workspace_bytes(wiring.sizes, wiring.wire, in[0].dtype, in[0].num_elements());
+  const Wiring wiring(attrs);
+  return gather_workspace_bytes(wiring.sizes(), wiring.wire(), in[0].dtype, in[0].num_elements());
 }
 
 void run(const GatherSlicesAttrs& attrs, CollectiveContext& context, const Views& views) {
   const auto [x, y] = one_to_one(views);
   gather_slices(context.levels(attrs.axes, TrafficClass::kState),
-                wiring_of(attrs).wire,
+                Wiring(attrs).wire(),
                 elements_of(x),
                 elements_of(y),
                 views.workspace.data(),
@@ -176,14 +203,14 @@ void run(const GatherSlicesAttrs& attrs, CollectiveContext& context, const Views
 }
 
 std::int64_t workspace_bytes(const ReduceSlicesAttrs& attrs, Types in) {
-  const Wiring wiring = wiring_of(attrs);
-  return reduce_workspace_bytes(wiring.sizes, wiring.wire, in[0].dtype, attrs.slice);
+  const Wiring wiring(attrs);
+  return reduce_workspace_bytes(wiring.sizes(), wiring.wire(), in[0].dtype, attrs.slice);
 }
 
 void run(const ReduceSlicesAttrs& attrs, CollectiveContext& context, const Views& views) {
   const auto [x, y] = one_to_one(views);
   reduce_slices(context.levels(attrs.axes, TrafficClass::kState),
-                wiring_of(attrs).wire,
+                Wiring(attrs).wire(),
                 elements_of(x),
                 elements_of(y),
                 views.workspace.data(),
@@ -202,7 +229,7 @@ void run(const AllGatherAttrs& attrs, CollectiveContext& context, const Views& v
   if (moves_together(shard.count(), shard.row_bytes())) {
     const Together together(shard, num_ranks(attrs.axes), views.workspace);
     gather_slices(levels, shard.all(), together.shards, together.scratch, context.mover());
-    place_shards(context.mover(), shard, whole, together.shards.data, true);
+    gather_shards(context.mover(), together.shards.data, shard.row_bytes(), whole);
     return;
   }
   for (std::int64_t row = 0; row < whole.count(); ++row) {
@@ -222,11 +249,11 @@ void run(const ReduceScatterAttrs& attrs, CollectiveContext& context, const View
   if (moves_together(shard.count(), shard.row_bytes())) {
     const Mover& mover = context.mover();
     const Together together(shard, num_ranks(attrs.axes), views.workspace);
-    if (whole.width() < num_ranks(attrs.axes) * shard.width()) {  // the last ones have padding
-      mover.zero(
-          {together.shards.data, static_cast<std::size_t>(ConstElements(together.shards).bytes())});
-    }
-    place_shards(mover, shard, whole, together.shards.data, false);
+    const ConstElements shards = together.shards;
+    cut_shards(mover,
+               whole,
+               shard.row_bytes(),
+               {together.shards.data, static_cast<std::size_t>(shards.bytes())});
     reduce_slices(Fold::kSum, levels, together.shards, shard.all(), together.scratch, mover);
     return;
   }
@@ -238,81 +265,37 @@ void run(const ReduceScatterAttrs& attrs, CollectiveContext& context, const View
 
 namespace {
 
-// What the ranks deal to each other: equal parts, one for each rank, in memory side by side.
-struct Dealt {
-  std::int64_t ranks = 1;
-  std::vector<std::int64_t> sizes;  // of a part
-  std::int64_t part_bytes = 0;
-
-  Dealt(const AllToAllAttrs& attrs, std::vector<std::int64_t> shard, DType dtype)
-      : ranks(num_ranks(attrs.axes)), sizes(std::move(shard)) {
-    std::int64_t& cut = sizes[static_cast<std::size_t>(attrs.to)];
-    cut = (cut + ranks - 1) / ranks;
-    part_bytes = static_cast<std::int64_t>(size_bytes(dtype));
-    for (const std::int64_t size : sizes) {
-      part_bytes *= size;
-    }
-  }
-
-  std::int64_t bytes() const { return ranks * part_bytes; }
-};
-
-std::vector<std::int64_t> sizes_of(const View& view) {
-  return {view.sizes.begin(), view.sizes.begin() + view.num_dims};
-}
-
-// The box of a tensor that is part `place` of it along dim `dim`.
-TensorBox part_box(const View& tensor,
-                   const std::vector<std::int64_t>& part,
-                   std::int64_t dim,
-                   std::int64_t place) {
-  std::vector<std::int64_t> offset(part.size(), 0);
-  const auto cut = static_cast<std::size_t>(dim);
-  offset[cut] = place * part[cut];
-  return {sizes_of(tensor), std::move(offset), part};
+// Bytes that a rank deals to each of `ranks`, of its own `bytes`: a dim of `bound` is cut, padded.
+std::int64_t dealt_bytes(std::int64_t bytes, std::int64_t bound, std::int64_t ranks) {
+  return bound == 0 ? 0 : bytes / bound * ((bound + ranks - 1) / ranks);
 }
 
 }  // namespace
 
 std::int64_t workspace_bytes(const AllToAllAttrs& attrs, Types in) {
-  return 2 * Dealt(attrs, in[0].bounds(), in[0].dtype).bytes();
+  const std::int64_t ranks = num_ranks(attrs.axes);
+  const auto to = static_cast<std::size_t>(attrs.to);
+  return 2 * ranks * dealt_bytes(in[0].num_bytes(), in[0].extent(to, to + 1), ranks);
 }
 
 void run(const AllToAllAttrs& attrs, CollectiveContext& context, const Views& views) {
   const auto [x, y] = one_to_one(views);
-  const Elements from = elements_of(x);
-  const Elements to = elements_of(y);
-  const Mover& mover = context.mover();
-  const auto element = static_cast<std::int64_t>(size_bytes(x.dtype));
-  const Dealt dealt(attrs, sizes_of(x), x.dtype);
-  const auto bytes = static_cast<std::size_t>(dealt.bytes());
+  const std::int64_t ranks = num_ranks(attrs.axes);
+  const Rows from(x, attrs.to);
+  const Rows to(y, attrs.from);
+  const std::int64_t part = dealt_bytes(
+      ConstElements(from.all()).bytes(), x.sizes[static_cast<std::size_t>(attrs.to)], ranks);
+  if (part == 0) {
+    return;
+  }
+  const auto bytes = static_cast<std::size_t>(ranks * part);
   const std::span<std::byte> parts = views.workspace.first(bytes);
-  const std::span<std::byte> scratch = views.workspace.subspan(bytes, bytes);
-  const auto copy = [&](const std::byte* source, std::byte* target, std::int64_t count) {
-    mover.copy(source, {target, static_cast<std::size_t>(count * element)});
-  };
-
-  if (x.sizes[static_cast<std::size_t>(attrs.to)] % dealt.ranks != 0) {
-    mover.zero(parts);  // the end of the last ones is padding
-  }
-  for (std::int64_t rank = 0; rank < dealt.ranks; ++rank) {
-    const TensorBox box = part_box(x, dealt.sizes, attrs.to, rank);
-    std::byte* const part = parts.data() + rank * dealt.part_bytes;
-    box.for_each_stretch(
-        0, box.num_elements(), [&](std::int64_t whole, std::int64_t local, std::int64_t count) {
-          copy(from.data + whole * element, part + local * element, count);
-        });
-  }
+  cut_shards(context.mover(), from, part / from.count(), parts);
   const std::byte* const received =
-      exchange_parts(context.levels(attrs.axes, TrafficClass::kTensor), parts, scratch);
-  for (std::int64_t rank = 0; rank < dealt.ranks; ++rank) {
-    const TensorBox box = part_box(y, dealt.sizes, attrs.from, rank);
-    const std::byte* const part = received + rank * dealt.part_bytes;
-    box.for_each_stretch(
-        0, box.num_elements(), [&](std::int64_t whole, std::int64_t local, std::int64_t count) {
-          copy(part + local * element, to.data + whole * element, count);
-        });
-  }
+      exchange_parts(context.levels(attrs.axes, TrafficClass::kTensor),
+                     parts,
+                     views.workspace.subspan(bytes, bytes));
+  gather_shards(context.mover(), received, part / to.count(), to);
 }
 
 void run(const LocalSliceAttrs& attrs, CollectiveContext& context, const Views& views) {

@@ -76,17 +76,6 @@ void require_operands(const NormTensors& operands, std::size_t num_dims, Types i
   }
 }
 
-NormTensors present(std::initializer_list<std::pair<bool, NormTensor>> tensors) {
-  NormTensors list;
-  list.reserve(tensors.size());
-  for (const auto& [is_present, tensor] : tensors) {
-    if (is_present) {
-      list.push_back(tensor);
-    }
-  }
-  return list;
-}
-
 double flop_per_element(const NormForm& norm) {
   constexpr double kPlain[2][3] = {{4.0, 8.0, 3.0}, {7.0, 10.0, 5.0}};
   const bool adds_terms = norm.step == NormStep::kForward && norm.residual;
@@ -97,32 +86,40 @@ double flop_per_element(const NormForm& norm) {
 
 }  // namespace
 
+NormTensors::NormTensors(std::initializer_list<std::pair<bool, NormTensor>> tensors) {
+  for (const auto& [is_present, tensor] : tensors) {
+    if (is_present) {
+      tensors_.at(size_++) = tensor;
+    }
+  }
+}
+
 NormTensors norm_operands(const NormForm& norm) {
   using Of = NormOperands;
   const bool forward = norm.step == NormStep::kForward;
   const bool backward = norm.step == NormStep::kBackward;
-  return present({{!forward, {&Of::dy, NormExtent::kRows}},
-                  {true, {&Of::x, NormExtent::kRows}},
-                  {forward && norm.residual, {&Of::residual, NormExtent::kRows}},
-                  {norm.biased, {&Of::residual_bias, NormExtent::kColumns, "residual's bias"}},
-                  {forward || backward, {&Of::gain, NormExtent::kColumns, "gain"}},
-                  {forward && norm.centered, {&Of::bias, NormExtent::kColumns, "bias"}},
-                  {!forward && norm.centered, {&Of::mean, NormExtent::kStatistic}},
-                  {!forward, {&Of::rstd, NormExtent::kStatistic}},
-                  {backward && norm.residual, {&Of::residual, NormExtent::kRows}}});
+  return {{!forward, {&Of::dy, NormExtent::kRows}},
+          {true, {&Of::x, NormExtent::kRows}},
+          {forward && norm.residual, {&Of::residual, NormExtent::kRows}},
+          {norm.biased, {&Of::residual_bias, NormExtent::kColumns, "residual's bias"}},
+          {forward || backward, {&Of::gain, NormExtent::kColumns, "gain"}},
+          {forward && norm.centered, {&Of::bias, NormExtent::kColumns, "bias"}},
+          {!forward && norm.centered, {&Of::mean, NormExtent::kStatistic}},
+          {!forward, {&Of::rstd, NormExtent::kStatistic}},
+          {backward && norm.residual, {&Of::residual, NormExtent::kRows}}};
 }
 
 NormTensors norm_results(const NormForm& norm) {
   using Of = NormOperands;
   const bool forward = norm.step == NormStep::kForward;
   const bool weights = norm.sums_for_weights();
-  return present({{forward, {&Of::out, NormExtent::kRows}},
-                  {forward && norm.centered, {&Of::mean, NormExtent::kStatistic}},
-                  {forward, {&Of::rstd, NormExtent::kStatistic}},
-                  {forward && norm.residual, {&Of::hidden, NormExtent::kRows}},
-                  {norm.step == NormStep::kBackward, {&Of::out, NormExtent::kRows}},
-                  {weights, {&Of::gain_gradient, NormExtent::kColumns}},
-                  {weights && norm.centered, {&Of::bias_gradient, NormExtent::kColumns}}});
+  return {{forward, {&Of::out, NormExtent::kRows}},
+          {forward && norm.centered, {&Of::mean, NormExtent::kStatistic}},
+          {forward, {&Of::rstd, NormExtent::kStatistic}},
+          {forward && norm.residual, {&Of::hidden, NormExtent::kRows}},
+          {norm.step == NormStep::kBackward, {&Of::out, NormExtent::kRows}},
+          {weights, {&Of::gain_gradient, NormExtent::kColumns}},
+          {weights && norm.centered, {&Of::bias_gradient, NormExtent::kColumns}}};
 }
 
 std::size_t norm_operand(const NormForm& norm, NormPlace place) {

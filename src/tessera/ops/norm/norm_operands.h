@@ -1,10 +1,12 @@
 #pragma once
 
+#include <array>
 #include <cstddef>
 #include <cstdint>
+#include <initializer_list>
 #include <span>
 #include <string_view>
-#include <vector>
+#include <utility>
 
 #include "tessera/ir/view.h"
 #include "tessera/ops/norm/norm.h"
@@ -35,12 +37,29 @@ enum class NormExtent : std::uint8_t { kRows, kColumns, kStatistic };
 using NormPlace = View NormOperands::*;
 
 struct NormTensor {
-  NormPlace place;
-  NormExtent extent;
+  NormPlace place = nullptr;
+  NormExtent extent = NormExtent::kRows;
   std::string_view name = {};  // for errors, of columns
 };
 
-using NormTensors = std::vector<NormTensor>;
+// Several, in order; kernels ask for them at each run, so that they are no allocation.
+class NormTensors {
+ public:
+  // Those of the list that are present.
+  NormTensors(std::initializer_list<std::pair<bool, NormTensor>> tensors);
+
+  std::size_t size() const { return size_; }
+
+  const NormTensor* begin() const { return tensors_.data(); }
+
+  const NormTensor* end() const { return begin() + size_; }
+
+  const NormTensor& operator[](std::size_t i) const { return tensors_[i]; }
+
+ private:
+  std::array<NormTensor, 9> tensors_ = {};
+  std::size_t size_ = 0;
+};
 
 // The operands of a form, and its results except those in 8-bit floats, which are the last: the
 // only place that knows their order.

@@ -163,16 +163,13 @@ Value rope(const Value& x, const Value& table) {
   return x.builder->emit(make_op(RopeAttrs{}), {x, table})[0];
 }
 
-std::vector<float> rope_frequencies(const RopeTableAttrs& attrs) {
-  std::vector<float> frequencies(static_cast<std::size_t>(attrs.head_dim / 2));
-  for (std::size_t i = 0; i < frequencies.size(); ++i) {
-    const double exponent = 2.0 * static_cast<double>(i) / static_cast<double>(attrs.head_dim);
-    const double divisor = attrs.divisors.of.empty() ? 1.0 : attrs.divisors.of[i];
-    const double frequency = std::pow(attrs.theta, -exponent) / divisor;
-    frequencies[i] = static_cast<float>(
-        attrs.scaling_factor == 1.0 ? frequency : scaled_frequency(frequency, attrs));
-  }
-  return frequencies;
+float rope_frequency(const RopeTableAttrs& attrs, std::int64_t i) {
+  const double exponent = 2.0 * static_cast<double>(i) / static_cast<double>(attrs.head_dim);
+  const double divisor =
+      attrs.divisors.of.empty() ? 1.0 : attrs.divisors.of[static_cast<std::size_t>(i)];
+  const double frequency = std::pow(attrs.theta, -exponent) / divisor;
+  return static_cast<float>(attrs.scaling_factor == 1.0 ? frequency
+                                                        : scaled_frequency(frequency, attrs));
 }
 
 RopeTableOperands by_name(const RopeTableAttrs& /*attrs*/, const Views& views) {

@@ -76,7 +76,7 @@ void run(const RopeAttrs& attrs, cuda::Context& context, const Views& views);
 Value rope_table(const Value& positions, const RopeTableAttrs& attrs);
 Value rope(const Value& x, const Value& table);
 
-// The head_dim / 2 angular frequencies, rounded to f32.
-std::vector<float> rope_frequencies(const RopeTableAttrs& attrs);
+// Angular frequency i of head_dim / 2, rounded to f32.
+float rope_frequency(const RopeTableAttrs& attrs, std::int64_t i);
 
 }  // namespace tessera

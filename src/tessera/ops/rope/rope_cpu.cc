@@ -3,7 +3,6 @@
 #include <cstddef>
 #include <cstdint>
 #include <span>
-#include <vector>
 
 #include "tessera/ops/float8/float8_results.h"
 #include "tessera/ops/rope/rope.h"
@@ -102,7 +101,6 @@ HWY_EXPORT(rope_rows);
 }  // namespace cpu
 
 void run(const RopeTableAttrs& attrs, cpu::Context& context, const Views& views) {
-  const std::vector<float> frequencies = rope_frequencies(attrs);
   const RopeTableOperands of = by_name(attrs, views);
   const std::span<const std::int32_t> positions = cpu::flat<const std::int32_t>(of.positions);
   const cpu::RowsOf<float> table(of.table);
@@ -110,13 +108,14 @@ void run(const RopeTableAttrs& attrs, cpu::Context& context, const Views& views)
   const cpu::Work work = {.count = static_cast<std::int64_t>(positions.size()),
                           .elements = 16 * attrs.head_dim};
   cpu::parallel_ranges(context.team(), work, [&](cpu::Range range) {
-    for (std::int64_t row = range.begin; row < range.end; ++row) {
-      const auto position = static_cast<float>(positions[static_cast<std::size_t>(row)]);
-      float* const out = table[row];
-      for (std::size_t i = 0; i < frequencies.size(); ++i) {
-        const double angle = position * frequencies[i];
-        out[2 * i] = static_cast<float>(std::cos(angle) * attrs.magnitude);
-        out[2 * i + 1] = static_cast<float>(std::sin(angle) * attrs.magnitude);
+    for (std::int64_t i = 0; i < attrs.head_dim / 2; ++i) {
+      const float frequency = rope_frequency(attrs, i);
+      for (std::int64_t row = range.begin; row < range.end; ++row) {
+        const auto position = static_cast<float>(positions[static_cast<std::size_t>(row)]);
+        const double angle = position * frequency;
+        float* const out = table[row] + 2 * i;
+        out[0] = static_cast<float>(std::cos(angle) * attrs.magnitude);
+        out[1] = static_cast<float>(std::sin(angle) * attrs.magnitude);
       }
     }
   });

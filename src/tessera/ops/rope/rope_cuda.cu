@@ -1,5 +1,6 @@
 #include <algorithm>
-#include <vector>
+#include <cstdint>
+#include <utility>
 
 #include "tessera/backend/cuda/kernels/elements.h"
 #include "tessera/backend/cuda/kernels/largest.h"
@@ -97,16 +98,16 @@ struct Rotation {
 }  // namespace cuda
 
 void run(const RopeTableAttrs& attrs, cuda::Context& context, const Views& views) {
-  const std::vector<float> frequencies = rope_frequencies(attrs);
-  TESSERA_REQUIRE(frequencies.size() <= cuda::kMaxFrequencies,
+  const std::int64_t count = attrs.head_dim / 2;
+  TESSERA_REQUIRE(std::cmp_less_equal(count, cuda::kMaxFrequencies),
                   ErrorCode::kUnsupported,
                   "rope_table: heads {} wide on a CUDA device, expected at most {}",
                   attrs.head_dim,
                   2 * cuda::kMaxFrequencies);
-  cuda::Frequencies by_value = {.of = {},
-                                .count = static_cast<std::int64_t>(frequencies.size()),
-                                .magnitude = attrs.magnitude};
-  std::ranges::copy(frequencies, by_value.of);
+  cuda::Frequencies by_value = {.of = {}, .count = count, .magnitude = attrs.magnitude};
+  for (std::int64_t i = 0; i < count; ++i) {
+    by_value.of[i] = rope_frequency(attrs, i);
+  }
   const RopeTableOperands of = by_name(attrs, views);
   const std::span<const std::int32_t> positions = cpu::flat<const std::int32_t>(of.positions);
   const auto rows = static_cast<std::int64_t>(positions.size());
