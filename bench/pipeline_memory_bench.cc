@@ -1,8 +1,10 @@
 // The memory of a pipeline's ranks beside what it must be: the arena beside the largest sum of the
 // bytes that live at one time, with and without what lives always, for every schedule; the memory
-// of a whole process beside its plan, and what its steps allocate.
+// of a whole process beside its plan, and what its steps allocate; and what a run allocates around
+// its steps.
 //
-// usage: pipeline_memory_bench      (for the latter two it starts itself again, with --child=...)
+// usage: pipeline_memory_bench      (all but the first it starts itself for again, with
+// --child=...)
 
 #include <algorithm>
 #include <barrier>
@@ -25,6 +27,9 @@
 #include "tessera/models/llama/llama.h"
 #include "tessera/program/lives.h"
 #include "tessera/runtime/launcher.h"
+#include "tessera/state/test_training.h"
+#include "tessera/train/test_run.h"
+#include "tessera/train/trainer.h"
 #include "tests/distributed/backend_of_transfers.h"
 #include "tests/distributed/count_allocations.h"
 #include "tests/distributed/rank_steps.h"
@@ -34,6 +39,7 @@ namespace tessera {
 namespace {
 
 constexpr std::string_view kChild = "--child=";
+constexpr std::string_view kRun = "run";  // the child that trains one
 
 LlamaConfig model_134m() {
   return {.dim = 768, .layers = 12, .heads = 12, .kv_heads = 12, .ffn = 2048, .vocab = 32000};
@@ -210,35 +216,62 @@ void child(const ChildCase& each) {
     counted_allocations();
     meeting.arrive_and_wait();
   });
+  const CountedAllocations found = counted_allocations();
   if (!each.computes) {
-    std::printf("                    transfers alone %45ld   target 0\n",
-                static_cast<long>(counted_allocations().made));
+    std::printf("                    transfers alone %31ld %16ld   target 0\n",
+                static_cast<long>(found.own.made),
+                static_cast<long>(found.of_products.made));
     return;
   }
-  std::printf("  %-3ld %-15s %10s %10s %12s %12ld   target 32 MB beyond\n",
+  std::printf("  %-3ld %-15s %10s %10s %12s %10ld %16ld   target 32 MB beyond, 0 of its own\n",
               static_cast<long>(each.ranks),
               std::string(name(each.schedule)).c_str(),
               format_bytes(before).c_str(),
               format_bytes(plan).c_str(),
               format_bytes(status_bytes("VmHWM:") - before - plan).c_str(),
-              static_cast<long>(counted_allocations().made));
+              static_cast<long>(found.own.made),
+              static_cast<long>(found.of_products.made));
+}
+
+// A run of one rank, as `tessera train` runs it: from the beginning of step 2 to that of step 6.
+void child_of_run() {
+  const TestRun test;
+  CountedAllocations found;
+  TrainHooks hooks;
+  hooks.before_step = [&](std::int64_t /*rank*/, std::int64_t step) {
+    if (step == 2) {
+      count_allocations();
+    } else if (step == 6) {
+      found = counted_allocations();
+    }
+  };
+  train(test.config("run"), tiny_llama(), hooks);
+  std::printf("  a run of one rank, with batches, records and lines %13ld %16ld\n",
+              static_cast<long>(found.own.made),
+              static_cast<long>(found.of_products.made));
+}
+
+void start(const std::string& self, const std::string& argument) {
+  if (cost_of_process({self, argument}, false).seconds < 0) {
+    std::printf("  %s failed\n", argument.c_str());
+  }
 }
 
 void processes(const std::string& self) {
   std::printf(
       "134 M, f32, 8 microbatches of 128 tokens, ranks of a process\n"
-      "  p   schedule            before       plan  peak beyond  allocations in steps 2 to 5\n");
+      "                                                           allocations in steps 2 to 5\n"
+      "  p   schedule            before       plan  peak beyond        own    inside oneDNN\n");
   for (const std::int64_t ranks : {2, 4}) {
     for (const auto schedule : {PipelineSchedule::k1F1B, PipelineSchedule::kZbV}) {
       for (const bool computes : {true, false}) {
         const std::string argument =
             argument_of({.ranks = ranks, .schedule = schedule, .computes = computes});
-        if (cost_of_process({self, argument}, false).seconds < 0) {
-          std::printf("  %s failed\n", argument.c_str());
-        }
+        start(self, argument);
       }
     }
   }
+  start(self, std::string(kChild) + std::string(kRun));
 }
 
 }  // namespace
@@ -247,6 +280,10 @@ void processes(const std::string& self) {
 int main(int argc, char** argv) try {
   std::setvbuf(stdout, nullptr, _IOLBF, 0);
   if (argc == 2 && std::string_view(argv[1]).starts_with(tessera::kChild)) {
+    if (std::string_view(argv[1]).ends_with(tessera::kRun)) {
+      tessera::child_of_run();
+      return 0;
+    }
     tessera::child(tessera::parse_child(argv[1]));
     return 0;
   }

@@ -1,44 +1,61 @@
 #include "tests/distributed/count_allocations.h"
 
 #include <atomic>
+#include <bit>
+#include <cerrno>
 #include <cstddef>
 #include <cstdlib>
-#include <new>
+
+#include <dlfcn.h>
+
+#include <oneapi/dnnl/dnnl.h>
+
+// NOLINTBEGIN(bugprone-reserved-identifier,readability-identifier-naming): of glibc, for who
+// replaces malloc
+extern "C" {
+void* __libc_malloc(std::size_t bytes) noexcept;
+void* __libc_calloc(std::size_t count, std::size_t bytes) noexcept;
+void* __libc_realloc(void* memory, std::size_t bytes) noexcept;
+void* __libc_memalign(std::size_t alignment, std::size_t bytes) noexcept;
+void __libc_free(void* memory) noexcept;
+}
+
+// NOLINTEND(bugprone-reserved-identifier,readability-identifier-naming)
 
 namespace {
 
-// NOLINTBEGIN(cppcoreguidelines-avoid-non-const-global-variables): operators of all of the process
+struct Counters {
+  std::atomic<std::int64_t> made = 0;
+  std::atomic<std::int64_t> freed = 0;
+};
+
+// NOLINTBEGIN(cppcoreguidelines-avoid-non-const-global-variables): functions of all of the process
 std::atomic<bool> is_counting = false;
-std::atomic<std::int64_t> num_made = 0;
-std::atomic<std::int64_t> num_freed = 0;
+Counters own;
+Counters of_products;
+thread_local bool is_in_product = false;
 
 // NOLINTEND(cppcoreguidelines-avoid-non-const-global-variables)
 
-void* counted(std::size_t bytes, std::size_t alignment) {
-  if (is_counting) {
-    ++num_made;
-  }
-  const std::size_t rounded = (bytes + alignment - 1) / alignment * alignment;
-  void* const memory = std::aligned_alloc(alignment, rounded == 0 ? alignment : rounded);
-  if (memory == nullptr) {
-    throw std::bad_alloc();
+Counters& counters() {
+  return is_in_product ? of_products : own;
+}
+
+void* counted(void* memory) {
+  if (is_counting && memory != nullptr) {
+    ++counters().made;
   }
   return memory;
 }
 
-void* counted_or_null(std::size_t bytes, std::size_t alignment) noexcept {
-  try {
-    return counted(bytes, alignment);
-  } catch (const std::bad_alloc&) {
-    return nullptr;
+void count_freed(const void* memory) {
+  if (is_counting && memory != nullptr) {
+    ++counters().freed;
   }
 }
 
-void freed(void* memory) {
-  if (is_counting && memory != nullptr) {
-    ++num_freed;
-  }
-  std::free(memory);
+tessera::Allocations value_of(const Counters& counters) {
+  return {.made = counters.made, .freed = counters.freed};
 }
 
 }  // namespace
@@ -46,48 +63,76 @@ void freed(void* memory) {
 namespace tessera {
 
 void count_allocations() {
-  num_made = 0;
-  num_freed = 0;
+  for (Counters* const counters : {&own, &of_products}) {
+    counters->made = 0;
+    counters->freed = 0;
+  }
   is_counting = true;
 }
 
-Allocations counted_allocations() {
+CountedAllocations counted_allocations() {
   is_counting = false;
-  return {.made = num_made, .freed = num_freed};
+  return {.own = value_of(own), .of_products = value_of(of_products)};
 }
 
 }  // namespace tessera
 
-void* operator new(std::size_t bytes) {
-  return counted(bytes, alignof(std::max_align_t));
+// NOLINTBEGIN(readability-inconsistent-declaration-parameter-name): the headers' are reserved
+
+extern "C" {
+
+void* malloc(std::size_t bytes) noexcept {
+  return counted(__libc_malloc(bytes));
 }
 
-void* operator new(std::size_t bytes, std::align_val_t alignment) {
-  return counted(bytes, static_cast<std::size_t>(alignment));
+void* calloc(std::size_t count, std::size_t bytes) noexcept {
+  return counted(__libc_calloc(count, bytes));
 }
 
-void* operator new(std::size_t bytes, const std::nothrow_t& /*tag*/) noexcept {
-  return counted_or_null(bytes, alignof(std::max_align_t));
+void* realloc(void* memory, std::size_t bytes) noexcept {
+  count_freed(memory);
+  return counted(__libc_realloc(memory, bytes));
 }
 
-void* operator new(std::size_t bytes,
-                   std::align_val_t alignment,
-                   const std::nothrow_t& /*tag*/) noexcept {
-  return counted_or_null(bytes, static_cast<std::size_t>(alignment));
+void* memalign(std::size_t alignment, std::size_t bytes) noexcept {
+  return counted(__libc_memalign(alignment, bytes));
 }
 
-void operator delete(void* memory) noexcept {
-  freed(memory);
+void* aligned_alloc(std::size_t alignment, std::size_t bytes) noexcept {
+  return counted(__libc_memalign(alignment, bytes));
 }
 
-void operator delete(void* memory, std::size_t /*bytes*/) noexcept {
-  freed(memory);
+int posix_memalign(void** memory, std::size_t alignment, std::size_t bytes) noexcept {
+  if (alignment % sizeof(void*) != 0 || !std::has_single_bit(alignment)) {
+    return EINVAL;
+  }
+  void* const found = counted(__libc_memalign(alignment, bytes));
+  if (found == nullptr) {
+    return ENOMEM;
+  }
+  *memory = found;
+  return 0;
 }
 
-void operator delete(void* memory, std::align_val_t /*alignment*/) noexcept {
-  freed(memory);
+void free(void* memory) noexcept {
+  count_freed(memory);
+  __libc_free(memory);
 }
 
-void operator delete(void* memory, std::size_t /*bytes*/, std::align_val_t /*alignment*/) noexcept {
-  freed(memory);
+// The library's function of the same name, with what it allocates told apart.
+dnnl_status_t dnnl_primitive_execute(const_dnnl_primitive_t primitive,
+                                     dnnl_stream_t stream,
+                                     int num_arguments,
+                                     const dnnl_exec_arg_t* arguments) {
+  using Execute = decltype(&dnnl_primitive_execute);
+  static const auto kExecute =
+      reinterpret_cast<Execute>(::dlsym(RTLD_NEXT, "dnnl_primitive_execute"));
+  is_in_product = true;
+  const dnnl_status_t status = kExecute(primitive, stream, num_arguments, arguments);
+  is_in_product = false;
+  return status;
 }
+
+}  // extern "C"
+
+// NOLINTEND(readability-inconsistent-declaration-parameter-name)

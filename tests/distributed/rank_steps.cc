@@ -26,14 +26,15 @@ void fill(Executor& executor, const RankRun& run, const Program& program, std::i
                    run.seed,
                    state_part(run.mesh, rank, dim_axes(run.mesh, run.sequence_parallel)));
   const std::int64_t length = run.sequence_length;
+  const std::int64_t document = run.document_length > 0 ? run.document_length : length;
   for (const Binding& input : program.inputs) {
     const std::int64_t count = input.tensor.type.num_elements();
     for (std::int64_t m = 0; m < program.num_microbatches; ++m) {
       auto* values = reinterpret_cast<std::int32_t*>(executor.bytes(input, m).data());
       for (std::int64_t i = 0; i < count; ++i) {
         const std::int64_t t = i % length;
-        values[i] = input.name == "documents"   ? 0
-                    : input.name == "positions" ? static_cast<std::int32_t>(t)
+        values[i] = input.name == "documents"   ? static_cast<std::int32_t>(t / document)
+                    : input.name == "positions" ? static_cast<std::int32_t>(t % document)
                                                 : token(m, i / length, t, description(run).vocab);
       }
     }
