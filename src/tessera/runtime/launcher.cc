@@ -46,6 +46,7 @@ class Ranks {
 
   void run(const std::function<void(World&)>& body) {
     std::vector<std::thread> threads;
+    threads.reserve(static_cast<std::size_t>(world_.num_ranks()));
     try {
       for (std::int64_t rank = 0; rank < world_.num_ranks(); ++rank) {
         threads.emplace_back([&, rank] { run_rank(rank, body); });
