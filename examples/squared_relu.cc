@@ -17,7 +17,6 @@
 namespace example {
 
 using tessera::AttrVisitor;
-using tessera::Cost;
 using tessera::FactorRule;
 using tessera::GradBuilder;
 using tessera::OpInfo;
@@ -25,6 +24,7 @@ using tessera::TensorTypes;
 using tessera::Types;
 using tessera::View;
 using tessera::Views;
+using tessera::Works;
 
 namespace {
 
@@ -63,9 +63,9 @@ FactorRule factors(const SquaredReluAttrs&, Types in) {
   return tessera::parse_factor_rule(tessera::format("({0}) -> ({0})", dims));
 }
 
-Cost cost(const SquaredReluAttrs& attrs, Types in) {
+Works work(const SquaredReluAttrs& attrs, Types in) {
   const auto elements = static_cast<double>(in[0].num_elements());
-  return tessera::streaming_cost(2.0 * elements, in, infer(attrs, in));
+  return tessera::streaming_work(2.0 * elements, in, infer(attrs, in));
 }
 
 void backward(const SquaredReluAttrs&, GradBuilder& grad) {
@@ -111,9 +111,9 @@ FactorRule factors(const SquaredReluBackwardAttrs&, Types in) {
   return tessera::parse_factor_rule(tessera::format("({0}), ({0}) -> ({0})", dims));
 }
 
-Cost cost(const SquaredReluBackwardAttrs& attrs, Types in) {
+Works work(const SquaredReluBackwardAttrs& attrs, Types in) {
   const auto elements = static_cast<double>(in[0].num_elements());
-  return tessera::streaming_cost(3.0 * elements, in, infer(attrs, in));
+  return tessera::streaming_work(3.0 * elements, in, infer(attrs, in));
 }
 
 void backward(const SquaredReluBackwardAttrs&, GradBuilder& grad) {

@@ -24,7 +24,7 @@ struct SquaredReluBackwardAttrs {
 tessera::OpInfo info(const SquaredReluAttrs& attrs);
 tessera::TensorTypes infer(const SquaredReluAttrs& attrs, tessera::Types in);
 tessera::FactorRule factors(const SquaredReluAttrs& attrs, tessera::Types in);
-tessera::Cost cost(const SquaredReluAttrs& attrs, tessera::Types in);
+tessera::Works work(const SquaredReluAttrs& attrs, tessera::Types in);
 void backward(const SquaredReluAttrs& attrs, tessera::GradBuilder& grad);
 void visit(SquaredReluAttrs& attrs, tessera::AttrVisitor& visitor);
 std::int64_t workspace_bytes(const SquaredReluAttrs& attrs,
@@ -37,7 +37,7 @@ void run(const SquaredReluAttrs& attrs,
 tessera::OpInfo info(const SquaredReluBackwardAttrs& attrs);
 tessera::TensorTypes infer(const SquaredReluBackwardAttrs& attrs, tessera::Types in);
 tessera::FactorRule factors(const SquaredReluBackwardAttrs& attrs, tessera::Types in);
-tessera::Cost cost(const SquaredReluBackwardAttrs& attrs, tessera::Types in);
+tessera::Works work(const SquaredReluBackwardAttrs& attrs, tessera::Types in);
 void backward(const SquaredReluBackwardAttrs& attrs, tessera::GradBuilder& grad);
 void visit(SquaredReluBackwardAttrs& attrs, tessera::AttrVisitor& visitor);
 std::int64_t workspace_bytes(const SquaredReluBackwardAttrs& attrs,

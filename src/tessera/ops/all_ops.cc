@@ -178,8 +178,18 @@ FactorRule factors(const Op& op, Types operands) {
   return std::visit([&](const auto& attrs) { return factors(attrs, operands); }, op.attrs());
 }
 
+Works work(const Op& op, Types operands) {
+  return std::visit([&](const auto& attrs) { return work(attrs, operands); }, op.attrs());
+}
+
 Cost cost(const Op& op, Types operands) {
-  return std::visit([&](const auto& attrs) { return cost(attrs, operands); }, op.attrs());
+  Cost total;
+  for (const Work& part : work(op, operands)) {
+    total.flop += flop(part);
+    total.bytes_read += part.bytes_read;
+    total.bytes_written += part.bytes_written;
+  }
+  return total;
 }
 
 Traffic traffic(const Op& op, Types operands) {

@@ -36,21 +36,6 @@ std::string_view name(CollectiveKind kind) {
   return "unknown collective";
 }
 
-Cost streaming_cost(double flop, Types operands, Types results) {
-  Cost total{.flop = flop};
-  for (const TensorType& type : operands) {
-    total.bytes_read += static_cast<double>(type.num_bytes());
-  }
-  for (const TensorType& type : results) {
-    total.bytes_written += static_cast<double>(type.num_bytes());
-  }
-  return total;
-}
-
-Cost elementwise_cost(double flop, Types operands, Types results) {
-  return streaming_cost(flop * static_cast<double>(operands[0].num_elements()), operands, results);
-}
-
 FactorRule with_results(FactorRule rule, const std::vector<FactorRule::Factors>& more) {
   std::set<std::string> names;
   for (const auto* tensors : {&rule.operands, &rule.results}) {

@@ -17,6 +17,7 @@
 #include "tessera/mesh/factor_rule.h"
 #include "tessera/mesh/layout.h"
 #include "tessera/mesh/traffic.h"
+#include "tessera/ops/work.h"
 
 namespace tessera {
 
@@ -31,7 +32,7 @@ class Context;
 }  // namespace cuda
 
 // What one execution costs: arithmetic, and memory traffic if every operand is read and every
-// result written once.
+// result written once: the sums of its work.
 struct Cost {
   double flop = 0;
   double bytes_read = 0;
@@ -39,12 +40,6 @@ struct Cost {
 
   friend bool operator==(const Cost&, const Cost&) = default;
 };
-
-// Cost with `flop` and the traffic of reading all operands and writing all results once.
-Cost streaming_cost(double flop, Types operands, Types results);
-
-// The same with `flop` for each element of operand 0.
-Cost elementwise_cost(double flop, Types operands, Types results);
 
 // For the form of an op that has `more` results, which fuse() makes once a graph is cut: nothing of
 // it may be split.
@@ -85,12 +80,13 @@ concept OpAttrs = std::equality_comparable<A> && std::copyable<A> &&
                     { info(attrs) } -> std::same_as<OpInfo>;
                     { infer(attrs, in) } -> std::same_as<TensorTypes>;
                     { factors(attrs, in) } -> std::same_as<FactorRule>;
-                    { cost(attrs, in) } -> std::same_as<Cost>;
+                    { work(attrs, in) } -> std::same_as<Works>;
                     { backward(attrs, grad) } -> std::same_as<void>;
                     { visit(fields, v) } -> std::same_as<void>;
                   };
 
 FactorRule factors(const Op& op, Types operands);
+Works work(const Op& op, Types operands);
 Cost cost(const Op& op, Types operands);
 
 void backward(const Op& op, GradBuilder& grad);

@@ -40,7 +40,7 @@ FactorRule factors(const LabelAttrs&, Types) {
   return {};
 }
 
-Cost cost(const LabelAttrs&, Types) {
+Works work(const LabelAttrs&, Types) {
   return {};
 }
 

@@ -55,8 +55,8 @@ FactorRule factors(const DeviceIdsAttrs&, Types in) {
   return parse_factor_rule(format("({0}) -> ({0})", factor_names(in[0].num_dims())));
 }
 
-Cost cost(const DeviceIdsAttrs& attrs, Types in) {
-  return streaming_cost(0, in, infer(attrs, in));
+Works work(const DeviceIdsAttrs& attrs, Types in) {
+  return streaming_work(0, in, infer(attrs, in));
 }
 
 void backward(const DeviceIdsAttrs&, GradBuilder& grad) {

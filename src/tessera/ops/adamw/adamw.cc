@@ -60,8 +60,8 @@ FactorRule factors(const AdamwAttrs& attrs, Types in) {
   return parse_factor_rule(format("{}(), (), (), () -> {}", operands, results));
 }
 
-Cost cost(const AdamwAttrs& attrs, Types in) {
-  return elementwise_cost(16.0, in, infer(attrs, in));
+Works work(const AdamwAttrs& attrs, Types in) {
+  return elementwise_work(16.0, in, infer(attrs, in));
 }
 
 void backward(const AdamwAttrs&, GradBuilder& grad) {

@@ -29,7 +29,7 @@ struct AdamwAttrs {
 OpInfo info(const AdamwAttrs& attrs);
 TensorTypes infer(const AdamwAttrs& attrs, Types in);
 FactorRule factors(const AdamwAttrs& attrs, Types in);
-Cost cost(const AdamwAttrs& attrs, Types in);
+Works work(const AdamwAttrs& attrs, Types in);
 void backward(const AdamwAttrs& attrs, GradBuilder& grad);
 void visit(AdamwAttrs& attrs, AttrVisitor& visitor);
 void run(const AdamwAttrs& attrs, cpu::Context& context, const Views& views);

@@ -65,6 +65,21 @@ double pairs(const Attrs& attrs, const TensorType& q, const TensorType& k) {
   return rows * (queries * window - num_short * missed + num_short * (num_short - 1.0) / 2.0);
 }
 
+// Operands 0 and 1 are queries and keys. Which documents there are is not known before a run: the
+// pairs are those of one.
+template <class Attrs>
+Work attention_work(WorkKind kind, const Attrs& attrs, Types in) {
+  const std::vector<Dim>& q = in[0].dims;
+  return {.kind = kind,
+          .m = q[1].bound,
+          .n = in[1].dims[1].bound,
+          .k = q[3].bound,
+          .batch = q[0].bound * q[2].bound,
+          .dtype = in[0].dtype,
+          .pairs = pairs(attrs, in[0], in[1]),
+          .borders = (attrs.causal ? 1 : 0) + (attrs.window > 0 ? 1 : 0)};
+}
+
 template <class Attrs>
 void require_window_and_cap(const Attrs& attrs) {
   TESSERA_REQUIRE(
@@ -102,9 +117,10 @@ FactorRule factors(const AttentionAttrs&, Types) {
       format("(b t h d), (b s h d), (b s h d), {} -> (b t h d), (b h t) | whole s, d", kIdFactors));
 }
 
-Cost cost(const AttentionAttrs& attrs, Types in) {
-  const double flop = 4.0 * pairs(attrs, in[0], in[1]) * static_cast<double>(in[0].dims[3].bound);
-  return streaming_cost(flop, in, infer(attrs, in));
+Works work(const AttentionAttrs& attrs, Types in) {
+  Work attention = attention_work(WorkKind::kAttention, attrs, in);
+  count_bytes(attention, in, infer(attrs, in));
+  return {attention};
 }
 
 void backward(const AttentionAttrs& attrs, GradBuilder& grad) {
@@ -170,9 +186,10 @@ FactorRule factors(const AttentionBackwardAttrs&, Types) {
              kIdFactors));
 }
 
-Cost cost(const AttentionBackwardAttrs& attrs, Types in) {
-  const double flop = 10.0 * pairs(attrs, in[1], in[2]) * static_cast<double>(in[1].dims[3].bound);
-  return streaming_cost(flop, in, infer(attrs, in));
+Works work(const AttentionBackwardAttrs& attrs, Types in) {
+  Work gradients = attention_work(WorkKind::kAttentionBackward, attrs, in.subspan(1));
+  count_bytes(gradients, in, infer(attrs, in));
+  return {gradients};
 }
 
 void backward(const AttentionBackwardAttrs&, GradBuilder& grad) {

@@ -56,7 +56,7 @@ struct AttentionBackwardAttrs {
 OpInfo info(const AttentionAttrs& attrs);
 TensorTypes infer(const AttentionAttrs& attrs, Types in);
 FactorRule factors(const AttentionAttrs& attrs, Types in);
-Cost cost(const AttentionAttrs& attrs, Types in);
+Works work(const AttentionAttrs& attrs, Types in);
 void backward(const AttentionAttrs& attrs, GradBuilder& grad);
 void visit(AttentionAttrs& attrs, AttrVisitor& visitor);
 std::int64_t workspace_bytes(const AttentionAttrs& attrs, cpu::Context& context, Types in);
@@ -69,7 +69,7 @@ void run(const AttentionAttrs& attrs, cuda::Context& context, const Views& views
 OpInfo info(const AttentionBackwardAttrs& attrs);
 TensorTypes infer(const AttentionBackwardAttrs& attrs, Types in);
 FactorRule factors(const AttentionBackwardAttrs& attrs, Types in);
-Cost cost(const AttentionBackwardAttrs& attrs, Types in);
+Works work(const AttentionBackwardAttrs& attrs, Types in);
 void backward(const AttentionBackwardAttrs& attrs, GradBuilder& grad);
 void visit(AttentionBackwardAttrs& attrs, AttrVisitor& visitor);
 std::int64_t workspace_bytes(const AttentionBackwardAttrs& attrs, cpu::Context& context, Types in);

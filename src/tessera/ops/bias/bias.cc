@@ -47,8 +47,8 @@ FactorRule factors(const AddBiasAttrs&, Types in) {
   return parse_factor_rule(format("({0}), ({1}) -> ({0})", rows.both(), rows.n));
 }
 
-Cost cost(const AddBiasAttrs& attrs, Types in) {
-  return elementwise_cost(1.0, in, infer(attrs, in));
+Works work(const AddBiasAttrs& attrs, Types in) {
+  return elementwise_work(1.0, in, infer(attrs, in));
 }
 
 void backward(const AddBiasAttrs&, GradBuilder& grad) {
@@ -90,8 +90,8 @@ FactorRule factors(const BiasGradientAttrs& attrs, Types in) {
           : format("({}) -> ({}) | reduce {}", rows.both(), rows.n, factor_list(rows.m)));
 }
 
-Cost cost(const BiasGradientAttrs& attrs, Types in) {
-  return elementwise_cost(1.0, in, infer(attrs, in));
+Works work(const BiasGradientAttrs& attrs, Types in) {
+  return elementwise_work(1.0, in, infer(attrs, in));
 }
 
 void backward(const BiasGradientAttrs&, GradBuilder& grad) {

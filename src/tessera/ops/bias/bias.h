@@ -24,7 +24,7 @@ struct BiasGradientAttrs {
 OpInfo info(const AddBiasAttrs& attrs);
 TensorTypes infer(const AddBiasAttrs& attrs, Types in);
 FactorRule factors(const AddBiasAttrs& attrs, Types in);
-Cost cost(const AddBiasAttrs& attrs, Types in);
+Works work(const AddBiasAttrs& attrs, Types in);
 void backward(const AddBiasAttrs& attrs, GradBuilder& grad);
 void visit(AddBiasAttrs& attrs, AttrVisitor& visitor);
 void run(const AddBiasAttrs& attrs, cpu::Context& context, const Views& views);
@@ -33,7 +33,7 @@ void run(const AddBiasAttrs& attrs, cuda::Context& context, const Views& views);
 OpInfo info(const BiasGradientAttrs& attrs);
 TensorTypes infer(const BiasGradientAttrs& attrs, Types in);
 FactorRule factors(const BiasGradientAttrs& attrs, Types in);
-Cost cost(const BiasGradientAttrs& attrs, Types in);
+Works work(const BiasGradientAttrs& attrs, Types in);
 void backward(const BiasGradientAttrs& attrs, GradBuilder& grad);
 void visit(BiasGradientAttrs& attrs, AttrVisitor& visitor);
 std::int64_t workspace_bytes(const BiasGradientAttrs& attrs, cpu::Context& context, Types in);

@@ -1,6 +1,7 @@
 #include "tessera/ops/collective/collective.h"
 
 #include <algorithm>
+#include <cmath>
 #include <optional>
 #include <utility>
 
@@ -22,6 +23,38 @@ void require_folds(Types in) {
 
 double received_share(const AxisSizes& axes) {
   return 1.0 - 1.0 / static_cast<double>(num_ranks(axes));
+}
+
+// The wire alone.
+Works moved_work(Types in, Types results) {
+  Work wire{.kind = WorkKind::kWire, .dtype = in[0].dtype};
+  count_bytes(wire, in, results);
+  return {wire};
+}
+
+// Of what arrives, the sums of one level after the other: each reads what that before it left.
+Work folded_work(const AxisSizes& axes, Types in, Types results) {
+  Work fold = elementwise_work(received_share(axes), in, results)[0];
+  double left = static_cast<double>(in[0].num_bytes());
+  for (std::size_t i = 0; i + 1 < axes.size(); ++i) {
+    left /= static_cast<double>(axes[i].size);
+    fold.bytes_again += 2.0 * left;
+  }
+  return fold;
+}
+
+// The wire, and the sums behind it.
+Works reduced_work(const AxisSizes& axes, Types in, Types results) {
+  return {{.kind = WorkKind::kWire, .dtype = in[0].dtype}, folded_work(axes, in, results)};
+}
+
+// The same where each rank sums a part, and receives the others' sums.
+Works all_reduced_work(const AxisSizes& axes, Types in) {
+  Works works = reduced_work(axes, in, in);
+  const double others = std::ceil(works[1].bytes_written * received_share(axes));
+  works[0].bytes_written = others;
+  works[1].bytes_written -= others;
+  return works;
 }
 
 // The formats of `attrs` for its axes, or none where slices travel as they are.
@@ -65,6 +98,26 @@ Traffic hop(const Attrs& attrs, DType dtype, std::int64_t slice) {
     add(sent, {{axes[i].name, {part * (axes[i].size - 1), 0, 0}}});
   }
   return sent;
+}
+
+// Puts around the wire what makes codes of operands and values of codes: of a hop that sends as
+// much as `sent`, and receives as much. The last of `works` reads values otherwise; without one
+// there are none to read.
+void add_codes(Works& works, const Traffic& sent) {
+  Work encode{.dtype = works[0].dtype};
+  for (const auto& [axis, bytes] : sent) {
+    encode.bytes_again += static_cast<double>(bytes[0]);
+  }
+  Work decode = encode;
+  if (works.size() == 1) {
+    std::swap(encode.bytes_read, works[0].bytes_read);
+    std::swap(decode.bytes_written, works[0].bytes_written);
+    works.push_back(decode);
+  } else {
+    std::swap(encode.bytes_read, works[1].bytes_read);
+    works[1].bytes_again += decode.bytes_again;
+  }
+  works.insert(works.begin(), encode);
 }
 
 // Elements of the slices in which an all-reduce moves its operand.
@@ -181,8 +234,8 @@ FactorRule factors(const AllReduceAttrs&, Types in) {
 }
 
 // A reduce-scatter and an all-gather: each element is added size - 1 times, somewhere.
-Cost cost(const AllReduceAttrs& attrs, Types in) {
-  return elementwise_cost(received_share(attrs.axes), in, infer(attrs, in));
+Works work(const AllReduceAttrs& attrs, Types in) {
+  return all_reduced_work(attrs.axes, in);
 }
 
 Collectives collectives(const AllReduceAttrs& attrs, Types in) {
@@ -230,8 +283,12 @@ FactorRule factors(const AllReduceSlicesAttrs&, Types in) {
       format("({0}) -> ({0}){1}", names, names.empty() ? "" : " | whole " + factor_list(names)));
 }
 
-Cost cost(const AllReduceSlicesAttrs& attrs, Types in) {
-  return elementwise_cost(received_share(attrs.axes), in, infer(attrs, in));
+Works work(const AllReduceSlicesAttrs& attrs, Types in) {
+  Works works = all_reduced_work(attrs.axes, in);
+  if (!formats_of(attrs).empty()) {
+    add_codes(works, hop(attrs, in[0].dtype, reduced_slice(attrs, in[0])));
+  }
+  return works;
 }
 
 Collectives collectives(const AllReduceSlicesAttrs& attrs, Types in) {
@@ -278,8 +335,12 @@ FactorRule factors(const GatherSlicesAttrs& attrs, Types in) {
   return whole_rule(1, infer(attrs, in)[0].num_dims());
 }
 
-Cost cost(const GatherSlicesAttrs& attrs, Types in) {
-  return streaming_cost(0, in, infer(attrs, in));
+Works work(const GatherSlicesAttrs& attrs, Types in) {
+  Works works = moved_work(in, infer(attrs, in));
+  if (!formats_of(attrs).empty()) {
+    add_codes(works, hop(attrs, in[0].dtype, in[0].num_elements()));
+  }
+  return works;
 }
 
 Collectives collectives(const GatherSlicesAttrs& attrs, Types in) {
@@ -325,8 +386,12 @@ FactorRule factors(const ReduceSlicesAttrs&, Types in) {
   return whole_rule(in[0].num_dims(), 1);
 }
 
-Cost cost(const ReduceSlicesAttrs& attrs, Types in) {
-  return elementwise_cost(received_share(attrs.axes), in, infer(attrs, in));
+Works work(const ReduceSlicesAttrs& attrs, Types in) {
+  Works works = reduced_work(attrs.axes, in, infer(attrs, in));
+  if (!formats_of(attrs).empty()) {
+    add_codes(works, hop(attrs, in[0].dtype, attrs.slice));
+  }
+  return works;
 }
 
 Collectives collectives(const ReduceSlicesAttrs& attrs, Types in) {
@@ -373,8 +438,8 @@ FactorRule factors(const AllGatherAttrs& attrs, Types in) {
   return shard_rule(attrs.dim, in);
 }
 
-Cost cost(const AllGatherAttrs& attrs, Types in) {
-  return streaming_cost(0, in, infer(attrs, in));
+Works work(const AllGatherAttrs& attrs, Types in) {
+  return moved_work(in, infer(attrs, in));
 }
 
 Collectives collectives(const AllGatherAttrs& attrs, Types in) {
@@ -407,8 +472,8 @@ FactorRule factors(const ReduceScatterAttrs& attrs, Types in) {
   return shard_rule(attrs.dim, in);
 }
 
-Cost cost(const ReduceScatterAttrs& attrs, Types in) {
-  return elementwise_cost(received_share(attrs.axes), in, infer(attrs, in));
+Works work(const ReduceScatterAttrs& attrs, Types in) {
+  return reduced_work(attrs.axes, in, infer(attrs, in));
 }
 
 Collectives collectives(const ReduceScatterAttrs& attrs, Types in) {
@@ -450,8 +515,8 @@ FactorRule factors(const AllToAllAttrs& attrs, Types in) {
   return rule;
 }
 
-Cost cost(const AllToAllAttrs& attrs, Types in) {
-  return streaming_cost(0, in, infer(attrs, in));
+Works work(const AllToAllAttrs& attrs, Types in) {
+  return moved_work(in, infer(attrs, in));
 }
 
 // A rank deals its shard out in as many parts as there are ranks. Along each axis it keeps one in
@@ -498,9 +563,9 @@ FactorRule factors(const LocalSliceAttrs& attrs, Types in) {
   return shard_rule(attrs.dim, in);
 }
 
-Cost cost(const LocalSliceAttrs& attrs, Types in) {
+Works work(const LocalSliceAttrs& attrs, Types in) {
   const TensorTypes results = infer(attrs, in);
-  return streaming_cost(0, results, results);
+  return streaming_work(0, results, results);
 }
 
 // Each rank's gradient is that of its shard.

@@ -130,7 +130,7 @@ struct LocalSliceAttrs {
 OpInfo info(const AllReduceAttrs& attrs);
 TensorTypes infer(const AllReduceAttrs& attrs, Types in);
 FactorRule factors(const AllReduceAttrs& attrs, Types in);
-Cost cost(const AllReduceAttrs& attrs, Types in);
+Works work(const AllReduceAttrs& attrs, Types in);
 Collectives collectives(const AllReduceAttrs& attrs, Types in);
 void backward(const AllReduceAttrs& attrs, GradBuilder& grad);
 void visit(AllReduceAttrs& attrs, AttrVisitor& visitor);
@@ -139,7 +139,7 @@ void run(const AllReduceAttrs& attrs, CollectiveContext& context, const Views& v
 OpInfo info(const AllReduceSlicesAttrs& attrs);
 TensorTypes infer(const AllReduceSlicesAttrs& attrs, Types in);
 FactorRule factors(const AllReduceSlicesAttrs& attrs, Types in);
-Cost cost(const AllReduceSlicesAttrs& attrs, Types in);
+Works work(const AllReduceSlicesAttrs& attrs, Types in);
 Collectives collectives(const AllReduceSlicesAttrs& attrs, Types in);
 void backward(const AllReduceSlicesAttrs& attrs, GradBuilder& grad);
 void visit(AllReduceSlicesAttrs& attrs, AttrVisitor& visitor);
@@ -149,7 +149,7 @@ void run(const AllReduceSlicesAttrs& attrs, CollectiveContext& context, const Vi
 OpInfo info(const GatherSlicesAttrs& attrs);
 TensorTypes infer(const GatherSlicesAttrs& attrs, Types in);
 FactorRule factors(const GatherSlicesAttrs& attrs, Types in);
-Cost cost(const GatherSlicesAttrs& attrs, Types in);
+Works work(const GatherSlicesAttrs& attrs, Types in);
 Collectives collectives(const GatherSlicesAttrs& attrs, Types in);
 void backward(const GatherSlicesAttrs& attrs, GradBuilder& grad);
 void visit(GatherSlicesAttrs& attrs, AttrVisitor& visitor);
@@ -159,7 +159,7 @@ void run(const GatherSlicesAttrs& attrs, CollectiveContext& context, const Views
 OpInfo info(const ReduceSlicesAttrs& attrs);
 TensorTypes infer(const ReduceSlicesAttrs& attrs, Types in);
 FactorRule factors(const ReduceSlicesAttrs& attrs, Types in);
-Cost cost(const ReduceSlicesAttrs& attrs, Types in);
+Works work(const ReduceSlicesAttrs& attrs, Types in);
 Collectives collectives(const ReduceSlicesAttrs& attrs, Types in);
 void backward(const ReduceSlicesAttrs& attrs, GradBuilder& grad);
 void visit(ReduceSlicesAttrs& attrs, AttrVisitor& visitor);
@@ -169,7 +169,7 @@ void run(const ReduceSlicesAttrs& attrs, CollectiveContext& context, const Views
 OpInfo info(const AllGatherAttrs& attrs);
 TensorTypes infer(const AllGatherAttrs& attrs, Types in);
 FactorRule factors(const AllGatherAttrs& attrs, Types in);
-Cost cost(const AllGatherAttrs& attrs, Types in);
+Works work(const AllGatherAttrs& attrs, Types in);
 Collectives collectives(const AllGatherAttrs& attrs, Types in);
 void backward(const AllGatherAttrs& attrs, GradBuilder& grad);
 void visit(AllGatherAttrs& attrs, AttrVisitor& visitor);
@@ -179,7 +179,7 @@ void run(const AllGatherAttrs& attrs, CollectiveContext& context, const Views& v
 OpInfo info(const ReduceScatterAttrs& attrs);
 TensorTypes infer(const ReduceScatterAttrs& attrs, Types in);
 FactorRule factors(const ReduceScatterAttrs& attrs, Types in);
-Cost cost(const ReduceScatterAttrs& attrs, Types in);
+Works work(const ReduceScatterAttrs& attrs, Types in);
 Collectives collectives(const ReduceScatterAttrs& attrs, Types in);
 void backward(const ReduceScatterAttrs& attrs, GradBuilder& grad);
 void visit(ReduceScatterAttrs& attrs, AttrVisitor& visitor);
@@ -189,7 +189,7 @@ void run(const ReduceScatterAttrs& attrs, CollectiveContext& context, const View
 OpInfo info(const AllToAllAttrs& attrs);
 TensorTypes infer(const AllToAllAttrs& attrs, Types in);
 FactorRule factors(const AllToAllAttrs& attrs, Types in);
-Cost cost(const AllToAllAttrs& attrs, Types in);
+Works work(const AllToAllAttrs& attrs, Types in);
 Collectives collectives(const AllToAllAttrs& attrs, Types in);
 void backward(const AllToAllAttrs& attrs, GradBuilder& grad);
 void visit(AllToAllAttrs& attrs, AttrVisitor& visitor);
@@ -199,7 +199,7 @@ void run(const AllToAllAttrs& attrs, CollectiveContext& context, const Views& vi
 OpInfo info(const LocalSliceAttrs& attrs);
 TensorTypes infer(const LocalSliceAttrs& attrs, Types in);
 FactorRule factors(const LocalSliceAttrs& attrs, Types in);
-Cost cost(const LocalSliceAttrs& attrs, Types in);
+Works work(const LocalSliceAttrs& attrs, Types in);
 void backward(const LocalSliceAttrs& attrs, GradBuilder& grad);
 void visit(LocalSliceAttrs& attrs, AttrVisitor& visitor);
 void run(const LocalSliceAttrs& attrs, CollectiveContext& context, const Views& views);

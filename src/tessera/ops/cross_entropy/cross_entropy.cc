@@ -4,6 +4,7 @@
 #include <array>
 #include <cmath>
 #include <span>
+#include <vector>
 
 #include "tessera/base/error.h"
 #include "tessera/mesh/axes.h"
@@ -63,6 +64,111 @@ std::string factors_of_codes(const CrossEntropyAttrs& attrs, Types in, const std
     text += format(", (z {}), {}", rows, scales(9, "z"));
   }
   return text;
+}
+
+// Equal chunks of rows, one after the other, and bytes of all of them: of x, of the logits in
+// memory, and of these as the factor of a product that they are then.
+struct Chunks {
+  std::int64_t rows = 0;  // of each
+  std::int64_t times = 0;
+  bool is_first = false;
+  double x = 0.0;
+  double logits = 0.0;
+  double factor = 0.0;
+
+  Chunks(const CrossEntropyAttrs& attrs,
+         Types in,
+         std::int64_t rows_of_each,
+         std::int64_t count,
+         bool first)
+      : rows(rows_of_each), times(count), is_first(first) {
+    const auto element = static_cast<double>(size_bytes(in[0].dtype));
+    const auto all_rows = static_cast<double>(rows * times);
+    const double all_logits = all_rows * static_cast<double>(in[1].dims[0].bound);
+    x = all_rows * static_cast<double>(in[1].dims[1].bound) * element;
+    logits = all_logits * static_cast<double>(size_bytes(attrs.logits));
+    factor = all_logits * element;
+  }
+
+  // How often what all chunks share is read or written beyond the once of the op.
+  double again() const { return static_cast<double>(is_first ? times - 1 : times); }
+};
+
+Work logits_work(const CrossEntropyAttrs& attrs, Types in, const Chunks& chunks) {
+  const auto head = static_cast<double>(in[1].num_bytes());
+  Work product = product_work({.m = chunks.rows,
+                               .n = in[1].dims[0].bound,
+                               .k = in[1].dims[1].bound,
+                               .transpose_b = true,
+                               .input = in[0].dtype,
+                               .output = attrs.logits},
+                              chunks.times);
+  product.bytes_read = chunks.x + (chunks.is_first ? head : 0.0);
+  product.bytes_again = chunks.logits + chunks.again() * head;
+  return product;
+}
+
+// Softmax, loss, and the logits' gradient, which is written as the factor of products: they are
+// read for the sum of exponentials, and once more for the gradient.
+Work softmax_work(const CrossEntropyAttrs& attrs, Types in, const Chunks& chunks) {
+  constexpr double kFlop = 6.0;  // of a logit
+  Work softmax{.times = chunks.times,
+               .dtype = attrs.logits,
+               .elementwise_flop = kFlop * static_cast<double>(chunks.rows * chunks.times) *
+                                   static_cast<double>(in[1].dims[0].bound),
+               .bytes_again = chunks.logits};
+  if (attrs.gradients) {
+    softmax.bytes_again += chunks.logits + chunks.factor;
+  }
+  if (attrs.gradients && attrs.codes) {
+    // In `logits` first, from which the codes are made, those that lie transposed, too.
+    softmax.bytes_again += 2.0 * chunks.logits + (attrs.head_gradient ? chunks.factor : 0.0);
+  }
+  if (chunks.is_first) {
+    count_bytes(softmax, in.subspan(2, 2), {});
+    softmax.bytes_written += attrs.loss ? sizeof(float) : 0.0;
+  }
+  for (std::size_t i = 4; chunks.is_first && i < static_cast<std::size_t>(num_factors(attrs));
+       ++i) {
+    softmax.bytes_read += i == 6 || i == 8 ? 0.0 : static_cast<double>(in[i].num_bytes());
+  }
+  return softmax;
+}
+
+Work hidden_gradient_work(const CrossEntropyAttrs& attrs, Types in, const Chunks& chunks) {
+  const auto head = static_cast<double>(in[1].num_bytes());
+  const DType output = attrs.codes ? attrs.dtype : in[0].dtype;
+  Work product = product_work({.m = chunks.rows,
+                               .n = in[1].dims[1].bound,
+                               .k = in[1].dims[0].bound,
+                               .transpose_b = attrs.codes,
+                               .input = in[0].dtype,
+                               .output = output},
+                              chunks.times);
+  const bool reads_operand = attrs.codes && chunks.is_first;  // the transposed head
+  product.bytes_read = reads_operand ? head : 0.0;
+  product.bytes_written = chunks.x / static_cast<double>(size_bytes(in[0].dtype)) *
+                          static_cast<double>(size_bytes(output));
+  product.bytes_again =
+      chunks.factor + head * (static_cast<double>(chunks.times) - (reads_operand ? 1.0 : 0.0));
+  return product;
+}
+
+// The sum over all chunks is read and written for each.
+Work head_gradient_work(const CrossEntropyAttrs& attrs, Types in, const Chunks& chunks) {
+  Work product = product_work({.m = in[1].dims[0].bound,
+                               .n = in[1].dims[1].bound,
+                               .k = chunks.rows,
+                               .transpose_a = !attrs.codes,
+                               .transpose_b = attrs.codes,
+                               .input = in[0].dtype},
+                              chunks.times);
+  const auto sum = static_cast<double>(with_dtype(in[1], DType::kF32).num_bytes());
+  product.bytes_read =
+      (attrs.codes ? chunks.x : 0.0) + (chunks.is_first && attrs.accumulate ? sum : 0.0);
+  product.bytes_written = chunks.is_first ? sum : 0.0;
+  product.bytes_again = chunks.factor + (attrs.codes ? 0.0 : chunks.x) + 2.0 * chunks.again() * sum;
+  return product;
 }
 
 }  // namespace
@@ -193,13 +299,30 @@ OpRef rewritten(const CrossEntropyAttrs& attrs, Types whole, const AxisSizes& ax
   return make_op(local);
 }
 
-Cost cost(const CrossEntropyAttrs& attrs, Types in) {
-  const auto rows = static_cast<double>(in[2].num_elements());
-  const auto vocab = static_cast<double>(in[1].dims[0].bound);
-  const auto channels = static_cast<double>(in[1].dims[1].bound);
-  const double gemms =
-      1.0 + (attrs.gradients ? 1.0 : 0.0) + (attrs.makes_head_gradient() ? 1.0 : 0.0);
-  return streaming_cost(rows * vocab * (2.0 * channels * gemms + 6.0), in, infer(attrs, in));
+// Of each chunk the logits go through memory, and the head is read. Chunks that are equal stand
+// together, a shorter last one behind them.
+Works work(const CrossEntropyAttrs& attrs, Types in) {
+  const std::int64_t rows = in[2].num_elements();
+  const std::int64_t chunk = std::min(attrs.chunk, rows);
+  std::vector<Chunks> runs = {Chunks(attrs, in, chunk, rows / chunk, true)};
+  if (rows % chunk != 0) {
+    runs.emplace_back(attrs, in, rows % chunk, 1, false);
+  }
+  Works works;
+  for (const Chunks& chunks : runs) {
+    works.push_back(logits_work(attrs, in, chunks));
+    works.push_back(softmax_work(attrs, in, chunks));
+    if (!attrs.axes.empty() && chunks.is_first) {
+      works.push_back({.kind = WorkKind::kWire});
+    }
+    if (attrs.gradients) {
+      works.push_back(hidden_gradient_work(attrs, in, chunks));
+    }
+    if (attrs.makes_head_gradient()) {
+      works.push_back(head_gradient_work(attrs, in, chunks));
+    }
+  }
+  return works;
 }
 
 // The gradients come with the logits, for the price of the seed: no gradient of the loss value is

@@ -59,7 +59,7 @@ struct CrossEntropyAttrs {
 OpInfo info(const CrossEntropyAttrs& attrs);
 TensorTypes infer(const CrossEntropyAttrs& attrs, Types in);
 FactorRule factors(const CrossEntropyAttrs& attrs, Types in);
-Cost cost(const CrossEntropyAttrs& attrs, Types in);
+Works work(const CrossEntropyAttrs& attrs, Types in);
 void backward(const CrossEntropyAttrs& attrs, GradBuilder& grad);
 Collectives collectives(const CrossEntropyAttrs& attrs, Types in);
 OpRef rewritten(const CrossEntropyAttrs& attrs, Types whole, const AxisSizes& axes);

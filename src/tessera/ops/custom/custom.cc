@@ -24,8 +24,8 @@ FactorRule factors(const CustomOp& op, Types in) {
   return facets_of(op).op_factors(in);
 }
 
-Cost cost(const CustomOp& op, Types in) {
-  return facets_of(op).op_cost(in);
+Works work(const CustomOp& op, Types in) {
+  return facets_of(op).op_work(in);
 }
 
 void backward(const CustomOp& op, GradBuilder& grad) {

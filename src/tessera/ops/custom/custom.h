@@ -21,7 +21,7 @@ class CustomFacets {
   virtual OpInfo op_info() const = 0;
   virtual TensorTypes op_infer(Types in) const = 0;
   virtual FactorRule op_factors(Types in) const = 0;
-  virtual Cost op_cost(Types in) const = 0;
+  virtual Works op_work(Types in) const = 0;
   virtual void op_backward(GradBuilder& grad) const = 0;
   virtual Collectives op_collectives(Types in) const = 0;
   virtual OpRef op_rewritten(Types whole, const AxisSizes& axes) const = 0;
@@ -44,7 +44,7 @@ struct CustomOp {
 OpInfo info(const CustomOp& op);
 TensorTypes infer(const CustomOp& op, Types in);
 FactorRule factors(const CustomOp& op, Types in);
-Cost cost(const CustomOp& op, Types in);
+Works work(const CustomOp& op, Types in);
 void backward(const CustomOp& op, GradBuilder& grad);
 Collectives collectives(const CustomOp& op, Types in);
 OpRef rewritten(const CustomOp& op, Types whole, const AxisSizes& axes);
@@ -65,7 +65,7 @@ class CustomModel final : public CustomFacets {
 
   FactorRule op_factors(Types in) const override { return factors(attrs_, in); }
 
-  Cost op_cost(Types in) const override { return cost(attrs_, in); }
+  Works op_work(Types in) const override { return work(attrs_, in); }
 
   void op_backward(GradBuilder& grad) const override { backward(attrs_, grad); }
 

@@ -49,8 +49,8 @@ FactorRule factors(const SoftCapBackwardAttrs&, Types in) {
   return parse_factor_rule(format("({0}), ({0}) -> ({0})", names));
 }
 
-Cost cost(const SoftCapBackwardAttrs& attrs, Types in) {
-  return elementwise_cost(4.0, in, infer(attrs, in));
+Works work(const SoftCapBackwardAttrs& attrs, Types in) {
+  return elementwise_work(4.0, in, infer(attrs, in));
 }
 
 void backward(const SoftCapBackwardAttrs&, GradBuilder& grad) {
@@ -86,8 +86,8 @@ FactorRule factors(const SoftCapAttrs&, Types in) {
   return parse_factor_rule(format("({0}) -> ({0})", names));
 }
 
-Cost cost(const SoftCapAttrs& attrs, Types in) {
-  return elementwise_cost(10.0, in, infer(attrs, in));
+Works work(const SoftCapAttrs& attrs, Types in) {
+  return elementwise_work(10.0, in, infer(attrs, in));
 }
 
 void backward(const SoftCapAttrs& attrs, GradBuilder& grad) {

@@ -43,8 +43,8 @@ FactorRule factors(const AddAttrs&, Types in) {
   return binary_factors(in);
 }
 
-Cost cost(const AddAttrs& attrs, Types in) {
-  return elementwise_cost(1.0, in, infer(attrs, in));
+Works work(const AddAttrs& attrs, Types in) {
+  return elementwise_work(1.0, in, infer(attrs, in));
 }
 
 void backward(const AddAttrs&, GradBuilder& grad) {
@@ -73,8 +73,8 @@ FactorRule factors(const MulAttrs&, Types in) {
   return binary_factors(in);
 }
 
-Cost cost(const MulAttrs& attrs, Types in) {
-  return elementwise_cost(1.0, in, infer(attrs, in));
+Works work(const MulAttrs& attrs, Types in) {
+  return elementwise_work(1.0, in, infer(attrs, in));
 }
 
 void backward(const MulAttrs&, GradBuilder& grad) {
@@ -112,8 +112,8 @@ FactorRule factors(const CastAttrs&, Types in) {
   return parse_factor_rule(format("({0}) -> ({0})", factor_names(in[0].num_dims())));
 }
 
-Cost cost(const CastAttrs& attrs, Types in) {
-  return streaming_cost(0.0, in, infer(attrs, in));
+Works work(const CastAttrs& attrs, Types in) {
+  return streaming_work(0.0, in, infer(attrs, in));
 }
 
 // A cast to the same dtype is a copy, and so is its gradient.
@@ -144,8 +144,8 @@ FactorRule factors(const ScaleAttrs&, Types in) {
   return parse_factor_rule(format("({0}), () -> ({0})", factor_names(in[0].num_dims())));
 }
 
-Cost cost(const ScaleAttrs& attrs, Types in) {
-  return elementwise_cost(1.0, in, infer(attrs, in));
+Works work(const ScaleAttrs& attrs, Types in) {
+  return elementwise_work(1.0, in, infer(attrs, in));
 }
 
 void backward(const ScaleAttrs&, GradBuilder& grad) {
@@ -170,8 +170,8 @@ FactorRule factors(const MultiplyAttrs&, Types in) {
   return parse_factor_rule(format("({0}) -> ({0})", factor_names(in[0].num_dims())));
 }
 
-Cost cost(const MultiplyAttrs& attrs, Types in) {
-  return elementwise_cost(1.0, in, infer(attrs, in));
+Works work(const MultiplyAttrs& attrs, Types in) {
+  return elementwise_work(1.0, in, infer(attrs, in));
 }
 
 void backward(const MultiplyAttrs& attrs, GradBuilder& grad) {

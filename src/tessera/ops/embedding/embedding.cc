@@ -31,11 +31,12 @@ OpRef rewritten(const EmbeddingAttrs&, Types whole, const AxisSizes& axes) {
 }
 
 // Reads the rows that are looked up, not the whole table.
-Cost cost(const EmbeddingAttrs& attrs, Types in) {
+Works work(const EmbeddingAttrs& attrs, Types in) {
   const TensorTypes results = infer(attrs, in);
-  Cost result = streaming_cost(0.0, in.subspan(1), results);
-  result.bytes_read += static_cast<double>(results[0].num_bytes());
-  return result;
+  Work gather{.kind = WorkKind::kGather, .dtype = in[0].dtype};
+  count_bytes(gather, results, results);
+  count_bytes(gather, in.subspan(1), {});
+  return {gather};
 }
 
 void backward(const EmbeddingAttrs& attrs, GradBuilder& grad) {
@@ -98,8 +99,22 @@ OpRef rewritten(const EmbeddingBackwardAttrs& attrs, Types, const AxisSizes& axe
   return make_op(local);
 }
 
-Cost cost(const EmbeddingBackwardAttrs& attrs, Types in) {
-  return elementwise_cost(1.0, in, infer(attrs, in));
+// Of a table that is added to, no more rows than ids.
+Works work(const EmbeddingBackwardAttrs& attrs, Types in) {
+  const TensorTypes results = infer(attrs, in);
+  Work scatter{.kind = WorkKind::kGather,
+               .dtype = in[0].dtype,
+               .elementwise_flop = static_cast<double>(in[0].num_elements())};
+  count_bytes(scatter, in.first(2), {});
+  const TensorType rows = with_dtype(in[0], DType::kF32);
+  if (attrs.accumulate) {
+    const TensorTypes changed = {rows.num_bytes() < results[0].num_bytes() ? rows : results[0]};
+    count_bytes(scatter, changed, changed);
+    return {scatter};
+  }
+  Work table{.dtype = DType::kF32};
+  count_bytes(table, {}, results);
+  return {table, scatter};
 }
 
 void backward(const EmbeddingBackwardAttrs&, GradBuilder& grad) {

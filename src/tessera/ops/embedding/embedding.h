@@ -37,7 +37,7 @@ struct EmbeddingBackwardAttrs {
 OpInfo info(const EmbeddingAttrs& attrs);
 TensorTypes infer(const EmbeddingAttrs& attrs, Types in);
 FactorRule factors(const EmbeddingAttrs& attrs, Types in);
-Cost cost(const EmbeddingAttrs& attrs, Types in);
+Works work(const EmbeddingAttrs& attrs, Types in);
 void backward(const EmbeddingAttrs& attrs, GradBuilder& grad);
 OpRef rewritten(const EmbeddingAttrs& attrs, Types whole, const AxisSizes& axes);
 void visit(EmbeddingAttrs& attrs, AttrVisitor& visitor);
@@ -47,7 +47,7 @@ void run(const EmbeddingAttrs& attrs, cuda::Context& context, const Views& views
 OpInfo info(const EmbeddingBackwardAttrs& attrs);
 TensorTypes infer(const EmbeddingBackwardAttrs& attrs, Types in);
 FactorRule factors(const EmbeddingBackwardAttrs& attrs, Types in);
-Cost cost(const EmbeddingBackwardAttrs& attrs, Types in);
+Works work(const EmbeddingBackwardAttrs& attrs, Types in);
 void backward(const EmbeddingBackwardAttrs& attrs, GradBuilder& grad);
 OpRef rewritten(const EmbeddingBackwardAttrs& attrs, Types whole, const AxisSizes& axes);
 void visit(EmbeddingBackwardAttrs& attrs, AttrVisitor& visitor);

@@ -14,7 +14,7 @@ FactorRule factors(const FenceAttrs&, Types) {
   return {};
 }
 
-Cost cost(const FenceAttrs&, Types) {
+Works work(const FenceAttrs&, Types) {
   return {};
 }
 

@@ -13,7 +13,7 @@ struct FenceAttrs {
 OpInfo info(const FenceAttrs& attrs);
 TensorTypes infer(const FenceAttrs& attrs, Types in);
 FactorRule factors(const FenceAttrs& attrs, Types in);
-Cost cost(const FenceAttrs& attrs, Types in);
+Works work(const FenceAttrs& attrs, Types in);
 void backward(const FenceAttrs& attrs, GradBuilder& grad);
 void visit(FenceAttrs& attrs, AttrVisitor& visitor);
 void run(const FenceAttrs& attrs, cpu::Context& context, const Views& views);

@@ -21,8 +21,8 @@ FactorRule factors(const FillAttrs& attrs, Types) {
       format("-> ({}){}", dims, dims.empty() ? "" : " | whole " + factor_list(dims)));
 }
 
-Cost cost(const FillAttrs& attrs, Types in) {
-  return streaming_cost(0, in, infer(attrs, in));
+Works work(const FillAttrs& attrs, Types in) {
+  return streaming_work(0, in, infer(attrs, in));
 }
 
 void backward(const FillAttrs&, GradBuilder& grad) {

@@ -17,7 +17,7 @@ struct FillAttrs {
 OpInfo info(const FillAttrs& attrs);
 TensorTypes infer(const FillAttrs& attrs, Types in);
 FactorRule factors(const FillAttrs& attrs, Types in);
-Cost cost(const FillAttrs& attrs, Types in);
+Works work(const FillAttrs& attrs, Types in);
 void backward(const FillAttrs& attrs, GradBuilder& grad);
 void visit(FillAttrs& attrs, AttrVisitor& visitor);
 void run(const FillAttrs& attrs, cpu::Context& context, const Views& views);

@@ -130,8 +130,8 @@ FactorRule factors(const AmaxAttrs& attrs, Types in) {
       format("({}) -> ({}) | max {}", names.all, names.scales, factor_list(names.shared)));
 }
 
-Cost cost(const AmaxAttrs& attrs, Types in) {
-  return elementwise_cost(1.0, in, infer(attrs, in));
+Works work(const AmaxAttrs& attrs, Types in) {
+  return elementwise_work(1.0, in, infer(attrs, in));
 }
 
 void backward(const AmaxAttrs&, GradBuilder& grad) {
@@ -200,8 +200,8 @@ FactorRule factors(const QuantizeFloat8Attrs& attrs, Types in) {
   return parse_factor_rule(text);
 }
 
-Cost cost(const QuantizeFloat8Attrs& attrs, Types in) {
-  return elementwise_cost(1.0, in, infer(attrs, in));
+Works work(const QuantizeFloat8Attrs& attrs, Types in) {
+  return elementwise_work(1.0, in, infer(attrs, in));
 }
 
 void backward(const QuantizeFloat8Attrs&, GradBuilder& grad) {
@@ -238,8 +238,8 @@ FactorRule factors(const TransposeCodesAttrs& attrs, Types in) {
       format("({}) -> ({})", factor_names(count), transposed_names(attrs.rows, count)));
 }
 
-Cost cost(const TransposeCodesAttrs& attrs, Types in) {
-  return streaming_cost(0, in, infer(attrs, in));
+Works work(const TransposeCodesAttrs& attrs, Types in) {
+  return streaming_work(0, in, infer(attrs, in));
 }
 
 void backward(const TransposeCodesAttrs&, GradBuilder& grad) {
@@ -287,12 +287,16 @@ FactorRule factors(const ScaledMatmulAttrs& attrs, Types in) {
   return rule;
 }
 
-Cost cost(const ScaledMatmulAttrs& attrs, Types in) {
+Works work(const ScaledMatmulAttrs& attrs, Types in) {
   const GemmShape shape = gemm_shape(product_of(attrs), in);
-  return streaming_cost(2.0 * static_cast<double>(shape.m) * static_cast<double>(shape.n) *
-                            static_cast<double>(shape.k),
-                        in,
-                        infer(attrs, in));
+  Work product = product_work({.m = shape.m,
+                               .n = shape.n,
+                               .k = shape.k,
+                               .transpose_b = true,
+                               .input = in[0].dtype,
+                               .output = attrs.dtype});
+  count_bytes(product, in, infer(attrs, in));
+  return {product};
 }
 
 void backward(const ScaledMatmulAttrs&, GradBuilder& grad) {

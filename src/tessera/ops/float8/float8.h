@@ -77,7 +77,7 @@ struct ScaledMatmulAttrs {
 OpInfo info(const AmaxAttrs& attrs);
 TensorTypes infer(const AmaxAttrs& attrs, Types in);
 FactorRule factors(const AmaxAttrs& attrs, Types in);
-Cost cost(const AmaxAttrs& attrs, Types in);
+Works work(const AmaxAttrs& attrs, Types in);
 void backward(const AmaxAttrs& attrs, GradBuilder& grad);
 void visit(AmaxAttrs& attrs, AttrVisitor& visitor);
 void run(const AmaxAttrs& attrs, cpu::Context& context, const Views& views);
@@ -86,7 +86,7 @@ void run(const AmaxAttrs& attrs, cuda::Context& context, const Views& views);
 OpInfo info(const QuantizeFloat8Attrs& attrs);
 TensorTypes infer(const QuantizeFloat8Attrs& attrs, Types in);
 FactorRule factors(const QuantizeFloat8Attrs& attrs, Types in);
-Cost cost(const QuantizeFloat8Attrs& attrs, Types in);
+Works work(const QuantizeFloat8Attrs& attrs, Types in);
 void backward(const QuantizeFloat8Attrs& attrs, GradBuilder& grad);
 void visit(QuantizeFloat8Attrs& attrs, AttrVisitor& visitor);
 std::int64_t workspace_bytes(const QuantizeFloat8Attrs& attrs, cpu::Context& context, Types in);
@@ -96,7 +96,7 @@ void run(const QuantizeFloat8Attrs& attrs, cuda::Context& context, const Views& 
 OpInfo info(const TransposeCodesAttrs& attrs);
 TensorTypes infer(const TransposeCodesAttrs& attrs, Types in);
 FactorRule factors(const TransposeCodesAttrs& attrs, Types in);
-Cost cost(const TransposeCodesAttrs& attrs, Types in);
+Works work(const TransposeCodesAttrs& attrs, Types in);
 void backward(const TransposeCodesAttrs& attrs, GradBuilder& grad);
 void visit(TransposeCodesAttrs& attrs, AttrVisitor& visitor);
 void run(const TransposeCodesAttrs& attrs, cpu::Context& context, const Views& views);
@@ -105,7 +105,7 @@ void run(const TransposeCodesAttrs& attrs, cuda::Context& context, const Views& 
 OpInfo info(const ScaledMatmulAttrs& attrs);
 TensorTypes infer(const ScaledMatmulAttrs& attrs, Types in);
 FactorRule factors(const ScaledMatmulAttrs& attrs, Types in);
-Cost cost(const ScaledMatmulAttrs& attrs, Types in);
+Works work(const ScaledMatmulAttrs& attrs, Types in);
 void backward(const ScaledMatmulAttrs& attrs, GradBuilder& grad);
 void visit(ScaledMatmulAttrs& attrs, AttrVisitor& visitor);
 std::int64_t workspace_bytes(const ScaledMatmulAttrs& attrs,

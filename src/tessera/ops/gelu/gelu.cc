@@ -48,8 +48,8 @@ FactorRule factors(const GeluAttrs& attrs, Types in) {
   return parse_factor_rule(operand_factors(in, 1, attrs.bias));
 }
 
-Cost cost(const GeluAttrs& attrs, Types in) {
-  return elementwise_cost(kGeluFlop, in, infer(attrs, in));
+Works work(const GeluAttrs& attrs, Types in) {
+  return elementwise_work(kGeluFlop, in, infer(attrs, in));
 }
 
 void backward(const GeluAttrs& attrs, GradBuilder& grad) {
@@ -86,8 +86,8 @@ FactorRule factors(const GeluBackwardAttrs& attrs, Types in) {
   return parse_factor_rule(operand_factors(in, 2, attrs.bias));
 }
 
-Cost cost(const GeluBackwardAttrs& attrs, Types in) {
-  return elementwise_cost(kGeluBackwardFlop, in, infer(attrs, in));
+Works work(const GeluBackwardAttrs& attrs, Types in) {
+  return elementwise_work(kGeluBackwardFlop, in, infer(attrs, in));
 }
 
 void backward(const GeluBackwardAttrs&, GradBuilder& grad) {

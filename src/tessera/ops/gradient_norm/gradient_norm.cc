@@ -33,12 +33,12 @@ FactorRule factors(const SumSquaresAttrs&, Types in) {
   return rule;
 }
 
-Cost cost(const SumSquaresAttrs& attrs, Types in) {
+Works work(const SumSquaresAttrs& attrs, Types in) {
   double elements = 0;
   for (const TensorType& type : in) {
     elements += static_cast<double>(type.num_elements());
   }
-  return streaming_cost(2.0 * elements, in, infer(attrs, in));
+  return streaming_work(2.0 * elements, in, infer(attrs, in));
 }
 
 void backward(const SumSquaresAttrs&, GradBuilder& grad) {
@@ -73,8 +73,8 @@ FactorRule factors(const ClipScaleAttrs& attrs, Types) {
   return parse_factor_rule(sums + "(), () -> (), (), () | whole words");
 }
 
-Cost cost(const ClipScaleAttrs& attrs, Types in) {
-  return streaming_cost(static_cast<double>(attrs.num_sums * kExactSumWords), in, infer(attrs, in));
+Works work(const ClipScaleAttrs& attrs, Types in) {
+  return streaming_work(static_cast<double>(attrs.num_sums * kExactSumWords), in, infer(attrs, in));
 }
 
 void backward(const ClipScaleAttrs&, GradBuilder& grad) {

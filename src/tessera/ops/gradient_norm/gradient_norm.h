@@ -34,7 +34,7 @@ struct ClipScaleAttrs {
 OpInfo info(const SumSquaresAttrs& attrs);
 TensorTypes infer(const SumSquaresAttrs& attrs, Types in);
 FactorRule factors(const SumSquaresAttrs& attrs, Types in);
-Cost cost(const SumSquaresAttrs& attrs, Types in);
+Works work(const SumSquaresAttrs& attrs, Types in);
 void backward(const SumSquaresAttrs& attrs, GradBuilder& grad);
 void visit(SumSquaresAttrs& attrs, AttrVisitor& visitor);
 std::int64_t workspace_bytes(const SumSquaresAttrs& attrs, cpu::Context& context, Types in);
@@ -44,7 +44,7 @@ void run(const SumSquaresAttrs& attrs, cuda::Context& context, const Views& view
 OpInfo info(const ClipScaleAttrs& attrs);
 TensorTypes infer(const ClipScaleAttrs& attrs, Types in);
 FactorRule factors(const ClipScaleAttrs& attrs, Types in);
-Cost cost(const ClipScaleAttrs& attrs, Types in);
+Works work(const ClipScaleAttrs& attrs, Types in);
 void backward(const ClipScaleAttrs& attrs, GradBuilder& grad);
 void visit(ClipScaleAttrs& attrs, AttrVisitor& visitor);
 void run(const ClipScaleAttrs& attrs, cpu::Context& context, const Views& views);

@@ -150,14 +150,22 @@ FactorRule factors(const MatmulAttrs& attrs, Types in) {
                                   factor_list(k)));
 }
 
-Cost cost(const MatmulAttrs& attrs, Types in) {
+Works work(const MatmulAttrs& attrs, Types in) {
   const GemmShape shape = gemm_shape(attrs, in);
   const double elements = static_cast<double>(shape.m) * static_cast<double>(shape.n);
   const double of_gelu = has_gelu(attrs.epilogue)                    ? kGeluFlop
                          : attrs.epilogue == Epilogue::kGeluBackward ? kGeluBackwardFlop
                                                                      : 0.0;
-  return streaming_cost(
-      (2.0 * static_cast<double>(shape.k) + of_gelu) * elements, in, infer(attrs, in));
+  Work product = product_work({.m = shape.m,
+                               .n = shape.n,
+                               .k = shape.k,
+                               .transpose_a = attrs.transpose_a,
+                               .transpose_b = attrs.transpose_b,
+                               .input = in[0].dtype,
+                               .output = attrs.dtype});
+  product.elementwise_flop = of_gelu * elements;
+  count_bytes(product, in, infer(attrs, in));
+  return {product};
 }
 
 void backward(const MatmulAttrs& attrs, GradBuilder& grad) {

@@ -56,7 +56,7 @@ struct MatmulAttrs {
 OpInfo info(const MatmulAttrs& attrs);
 TensorTypes infer(const MatmulAttrs& attrs, Types in);
 FactorRule factors(const MatmulAttrs& attrs, Types in);
-Cost cost(const MatmulAttrs& attrs, Types in);
+Works work(const MatmulAttrs& attrs, Types in);
 void backward(const MatmulAttrs& attrs, GradBuilder& grad);
 void visit(MatmulAttrs& attrs, AttrVisitor& visitor);
 std::int64_t workspace_bytes(const MatmulAttrs& attrs,

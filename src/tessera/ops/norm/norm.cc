@@ -220,8 +220,13 @@ FactorRule factors(const NormForm& norm, Types in) {
   return with_float8(norm.float8, parse_factor_rule(text), 1);
 }
 
-Cost cost(const NormForm& norm, Types in) {
-  return elementwise_cost(flop_per_element(norm), in, infer(norm, in));
+// A kernel of its own adds up the parts of sums over rows.
+Works work(const NormForm& norm, Types in) {
+  Works works = elementwise_work(flop_per_element(norm), in, infer(norm, in));
+  if (norm.sums_for_weights()) {
+    works.push_back({.dtype = DType::kF32});
+  }
+  return works;
 }
 
 void backward(const NormForm& norm, GradBuilder& grad) {

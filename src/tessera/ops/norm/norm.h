@@ -147,7 +147,7 @@ const char* name(const NormForm& norm);
 OpInfo info(const NormForm& norm);
 TensorTypes infer(const NormForm& norm, Types in);
 FactorRule factors(const NormForm& norm, Types in);
-Cost cost(const NormForm& norm, Types in);
+Works work(const NormForm& norm, Types in);
 void backward(const NormForm& norm, GradBuilder& grad);
 std::int64_t workspace_bytes(const NormForm& norm, Types in);
 void run(const NormForm& norm, cpu::Context& context, const Views& views);
@@ -176,8 +176,8 @@ FactorRule factors(const A& attrs, Types in) {
 }
 
 template <NormAttrs A>
-Cost cost(const A& attrs, Types in) {
-  return cost(norm_form(attrs), in);
+Works work(const A& attrs, Types in) {
+  return work(norm_form(attrs), in);
 }
 
 template <NormAttrs A>

@@ -76,8 +76,10 @@ FactorRule factors(const SendAttrs&, Types in) {
   return parse_factor_rule(format("({}) ->", factor_names(in[0].num_dims())));
 }
 
-Cost cost(const SendAttrs&, Types in) {
-  return streaming_cost(0, in, {});
+Works work(const SendAttrs&, Types in) {
+  Work wire{.kind = WorkKind::kWire, .dtype = in[0].dtype};
+  count_bytes(wire, in, {});
+  return {wire};
 }
 
 Collectives collectives(const SendAttrs& attrs, Types in) {
@@ -112,8 +114,10 @@ FactorRule factors(const ReceiveAttrs& attrs, Types) {
       format("-> ({}){}", dims, dims.empty() ? "" : " | whole " + factor_list(dims)));
 }
 
-Cost cost(const ReceiveAttrs& attrs, Types in) {
-  return streaming_cost(0, in, infer(attrs, in));
+Works work(const ReceiveAttrs& attrs, Types in) {
+  Work wire{.kind = WorkKind::kWire, .dtype = attrs.type.dtype};
+  count_bytes(wire, in, infer(attrs, in));
+  return {wire};
 }
 
 Collectives collectives(const ReceiveAttrs& attrs, Types) {

@@ -53,7 +53,7 @@ Channel* channel_of(const Op& op, CollectiveContext& context);
 OpInfo info(const SendAttrs& attrs);
 TensorTypes infer(const SendAttrs& attrs, Types in);
 FactorRule factors(const SendAttrs& attrs, Types in);
-Cost cost(const SendAttrs& attrs, Types in);
+Works work(const SendAttrs& attrs, Types in);
 Collectives collectives(const SendAttrs& attrs, Types in);
 void backward(const SendAttrs& attrs, GradBuilder& grad);
 void visit(SendAttrs& attrs, AttrVisitor& visitor);
@@ -62,7 +62,7 @@ void run(const SendAttrs& attrs, CollectiveContext& context, const Views& views)
 OpInfo info(const ReceiveAttrs& attrs);
 TensorTypes infer(const ReceiveAttrs& attrs, Types in);
 FactorRule factors(const ReceiveAttrs& attrs, Types in);
-Cost cost(const ReceiveAttrs& attrs, Types in);
+Works work(const ReceiveAttrs& attrs, Types in);
 Collectives collectives(const ReceiveAttrs& attrs, Types in);
 void backward(const ReceiveAttrs& attrs, GradBuilder& grad);
 void visit(ReceiveAttrs& attrs, AttrVisitor& visitor);

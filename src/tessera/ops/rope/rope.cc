@@ -87,9 +87,9 @@ FactorRule factors(const RopeTableAttrs&, Types in) {
   return parse_factor_rule(format("({0}) -> ({0} z) | whole z", factor_names(in[0].num_dims())));
 }
 
-Cost cost(const RopeTableAttrs& attrs, Types in) {
+Works work(const RopeTableAttrs& attrs, Types in) {
   const TensorTypes results = infer(attrs, in);
-  return streaming_cost(20.0 * static_cast<double>(results[0].num_elements()), in, results);
+  return streaming_work(20.0 * static_cast<double>(results[0].num_elements()), in, results);
 }
 
 void backward(const RopeTableAttrs&, GradBuilder& grad) {
@@ -136,8 +136,8 @@ FactorRule factors(const RopeAttrs& attrs, Types) {
   return attrs.amax ? with_results(std::move(rule), {{}}) : rule;
 }
 
-Cost cost(const RopeAttrs& attrs, Types in) {
-  return elementwise_cost(3.0, in, infer(attrs, in));
+Works work(const RopeAttrs& attrs, Types in) {
+  return elementwise_work(3.0, in, infer(attrs, in));
 }
 
 void backward(const RopeAttrs& attrs, GradBuilder& grad) {

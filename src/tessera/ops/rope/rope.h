@@ -58,7 +58,7 @@ struct RopeAttrs {
 OpInfo info(const RopeTableAttrs& attrs);
 TensorTypes infer(const RopeTableAttrs& attrs, Types in);
 FactorRule factors(const RopeTableAttrs& attrs, Types in);
-Cost cost(const RopeTableAttrs& attrs, Types in);
+Works work(const RopeTableAttrs& attrs, Types in);
 void backward(const RopeTableAttrs& attrs, GradBuilder& grad);
 void visit(RopeTableAttrs& attrs, AttrVisitor& visitor);
 void run(const RopeTableAttrs& attrs, cpu::Context& context, const Views& views);
@@ -67,7 +67,7 @@ void run(const RopeTableAttrs& attrs, cuda::Context& context, const Views& views
 OpInfo info(const RopeAttrs& attrs);
 TensorTypes infer(const RopeAttrs& attrs, Types in);
 FactorRule factors(const RopeAttrs& attrs, Types in);
-Cost cost(const RopeAttrs& attrs, Types in);
+Works work(const RopeAttrs& attrs, Types in);
 void backward(const RopeAttrs& attrs, GradBuilder& grad);
 void visit(RopeAttrs& attrs, AttrVisitor& visitor);
 void run(const RopeAttrs& attrs, cpu::Context& context, const Views& views);

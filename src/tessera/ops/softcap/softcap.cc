@@ -33,8 +33,8 @@ FactorRule factors(const SoftcapAttrs&, Types in) {
   return parse_factor_rule(format("({0}) -> ({0})", factor_names(in[0].num_dims())));
 }
 
-Cost cost(const SoftcapAttrs& attrs, Types in) {
-  return elementwise_cost(kSoftcapFlop, in, infer(attrs, in));
+Works work(const SoftcapAttrs& attrs, Types in) {
+  return elementwise_work(kSoftcapFlop, in, infer(attrs, in));
 }
 
 void backward(const SoftcapAttrs& attrs, GradBuilder& grad) {
@@ -68,8 +68,8 @@ FactorRule factors(const SoftcapBackwardAttrs&, Types in) {
   return parse_factor_rule(format("({0}), ({0}) -> ({0})", factor_names(in[0].num_dims())));
 }
 
-Cost cost(const SoftcapBackwardAttrs& attrs, Types in) {
-  return elementwise_cost(kSoftcapFlop + 3.0, in, infer(attrs, in));
+Works work(const SoftcapBackwardAttrs& attrs, Types in) {
+  return elementwise_work(kSoftcapFlop + 3.0, in, infer(attrs, in));
 }
 
 void backward(const SoftcapBackwardAttrs&, GradBuilder& grad) {

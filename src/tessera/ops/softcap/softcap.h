@@ -24,7 +24,7 @@ struct SoftcapBackwardAttrs {
 OpInfo info(const SoftcapAttrs& attrs);
 TensorTypes infer(const SoftcapAttrs& attrs, Types in);
 FactorRule factors(const SoftcapAttrs& attrs, Types in);
-Cost cost(const SoftcapAttrs& attrs, Types in);
+Works work(const SoftcapAttrs& attrs, Types in);
 void backward(const SoftcapAttrs& attrs, GradBuilder& grad);
 void visit(SoftcapAttrs& attrs, AttrVisitor& visitor);
 void run(const SoftcapAttrs& attrs, cpu::Context& context, const Views& views);
@@ -33,7 +33,7 @@ void run(const SoftcapAttrs& attrs, cuda::Context& context, const Views& views);
 OpInfo info(const SoftcapBackwardAttrs& attrs);
 TensorTypes infer(const SoftcapBackwardAttrs& attrs, Types in);
 FactorRule factors(const SoftcapBackwardAttrs& attrs, Types in);
-Cost cost(const SoftcapBackwardAttrs& attrs, Types in);
+Works work(const SoftcapBackwardAttrs& attrs, Types in);
 void backward(const SoftcapBackwardAttrs& attrs, GradBuilder& grad);
 void visit(SoftcapBackwardAttrs& attrs, AttrVisitor& visitor);
 void run(const SoftcapBackwardAttrs& attrs, cpu::Context& context, const Views& views);

@@ -31,8 +31,8 @@ FactorRule factors(const SwigluAttrs& attrs, Types in) {
   return with_float8(attrs.float8, std::move(rule), 1);
 }
 
-Cost cost(const SwigluAttrs& attrs, Types in) {
-  return elementwise_cost(8.0, in, infer(attrs, in));
+Works work(const SwigluAttrs& attrs, Types in) {
+  return elementwise_work(8.0, in, infer(attrs, in));
 }
 
 void backward(const SwigluAttrs& attrs, GradBuilder& grad) {
@@ -76,8 +76,8 @@ FactorRule factors(const SwigluBackwardAttrs& attrs, Types in) {
   return with_float8(attrs.float8, std::move(rule), 2);
 }
 
-Cost cost(const SwigluBackwardAttrs& attrs, Types in) {
-  return elementwise_cost(14.0, in, infer(attrs, in));
+Works work(const SwigluBackwardAttrs& attrs, Types in) {
+  return elementwise_work(14.0, in, infer(attrs, in));
 }
 
 void backward(const SwigluBackwardAttrs&, GradBuilder& grad) {

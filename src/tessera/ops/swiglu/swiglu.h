@@ -27,7 +27,7 @@ struct SwigluBackwardAttrs {
 OpInfo info(const SwigluAttrs& attrs);
 TensorTypes infer(const SwigluAttrs& attrs, Types in);
 FactorRule factors(const SwigluAttrs& attrs, Types in);
-Cost cost(const SwigluAttrs& attrs, Types in);
+Works work(const SwigluAttrs& attrs, Types in);
 void backward(const SwigluAttrs& attrs, GradBuilder& grad);
 void visit(SwigluAttrs& attrs, AttrVisitor& visitor);
 void run(const SwigluAttrs& attrs, cpu::Context& context, const Views& views);
@@ -36,7 +36,7 @@ void run(const SwigluAttrs& attrs, cuda::Context& context, const Views& views);
 OpInfo info(const SwigluBackwardAttrs& attrs);
 TensorTypes infer(const SwigluBackwardAttrs& attrs, Types in);
 FactorRule factors(const SwigluBackwardAttrs& attrs, Types in);
-Cost cost(const SwigluBackwardAttrs& attrs, Types in);
+Works work(const SwigluBackwardAttrs& attrs, Types in);
 void backward(const SwigluBackwardAttrs& attrs, GradBuilder& grad);
 void visit(SwigluBackwardAttrs& attrs, AttrVisitor& visitor);
 void run(const SwigluBackwardAttrs& attrs, cpu::Context& context, const Views& views);

@@ -29,11 +29,12 @@ FactorRule factors(const TakeAttrs&, Types) {
   return parse_factor_rule("(b t c), (b) -> (b one c) | whole t, one");
 }
 
-Cost cost(const TakeAttrs& attrs, Types in) {
+Works work(const TakeAttrs& attrs, Types in) {
   const TensorTypes results = infer(attrs, in);
-  Cost result = streaming_cost(0.0, in.subspan(1), results);
-  result.bytes_read += static_cast<double>(results[0].num_bytes());
-  return result;
+  Work gather{.kind = WorkKind::kGather, .dtype = in[0].dtype};
+  count_bytes(gather, results, results);
+  count_bytes(gather, in.subspan(1), {});
+  return {gather};
 }
 
 void backward(const TakeAttrs&, GradBuilder& grad) {

@@ -14,7 +14,7 @@ struct TakeAttrs {
 OpInfo info(const TakeAttrs& attrs);
 TensorTypes infer(const TakeAttrs& attrs, Types in);
 FactorRule factors(const TakeAttrs& attrs, Types in);
-Cost cost(const TakeAttrs& attrs, Types in);
+Works work(const TakeAttrs& attrs, Types in);
 void backward(const TakeAttrs& attrs, GradBuilder& grad);
 void visit(TakeAttrs& attrs, AttrVisitor& visitor);
 void run(const TakeAttrs& attrs, cpu::Context& context, const Views& views);

@@ -79,6 +79,29 @@ void check_use(const Sample& sample,
   }
 }
 
+// Of a kernel of the sample's op.
+void check_work(const Work& work, Failures& failures) {
+  for (const double number :
+       {flop(work), work.elementwise_flop, work.bytes_read, work.bytes_written, work.bytes_again}) {
+    if (!std::isfinite(number) || number < 0) {
+      failures.push_back(format("work: {}", number));
+    }
+  }
+  const bool is_product = work.kind == WorkKind::kProduct;
+  const bool is_attention =
+      work.kind == WorkKind::kAttention || work.kind == WorkKind::kAttentionBackward;
+  const std::int64_t sums = work.m * work.n * work.batch;
+  if (is_product || is_attention ? sums * work.k < 1 : sums * work.k != 0) {
+    failures.push_back(format("work: {} x {} x {}, {} times", work.m, work.n, work.k, work.batch));
+  }
+  if (is_attention && !(work.pairs > 0.0 && work.pairs <= static_cast<double>(sums))) {
+    failures.push_back(format("work: {} pairs of {}", work.pairs, sums));
+  }
+  if (is_product != (work.row_bytes > 0) || work.times < 1) {
+    failures.push_back(format("work: rows of {} B, {} times", work.row_bytes, work.times));
+  }
+}
+
 }  // namespace
 
 Failures check_factors(const Sample& sample) {
@@ -100,11 +123,14 @@ Failures check_factors(const Sample& sample) {
       }
     }
   }
-  const Cost price = cost(*sample.op, sample.operands);
-  for (const double number : {price.flop, price.bytes_read, price.bytes_written}) {
-    if (!std::isfinite(number) || number < 0) {
-      failures.push_back(format("cost: {}", number));
-    }
+  const Works works = work(*sample.op, sample.operands);
+  for (const Work& part : works) {
+    check_work(part, failures);
+  }
+  const auto wires = std::ranges::count(works, WorkKind::kWire, &Work::kind);
+  const Collectives moved = collectives(*sample.op, sample.operands);
+  if (wires > 1 || (wires == 0 && !moved.empty())) {
+    failures.push_back(format("{} wires for {} collectives", wires, moved.size()));
   }
   return failures;
 }

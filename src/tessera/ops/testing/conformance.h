@@ -29,7 +29,8 @@ Failures check_gradient(const Sample& sample);
 // Attributes print, parse back and compare, each of them changed in turn.
 Failures check_attributes(const Sample& sample);
 
-// The factor rule parses, fits the types, and is consistent; the cost is finite.
+// The factor rule parses, fits the types, and is consistent; the work is finite, and has a wire
+// where the op communicates.
 Failures check_factors(const Sample& sample);
 
 // Shard equivalence: for each factor that may be split and whose bounds are even, the op on both

@@ -69,8 +69,8 @@ FactorRule factors(const ProbeAttrs& attrs, Types) {
                                : "(r c) -> (r c), (c) | reduce r");
 }
 
-Cost cost(const ProbeAttrs& attrs, Types in) {
-  return streaming_cost(0.0, in, infer(attrs, in));
+Works work(const ProbeAttrs& attrs, Types in) {
+  return streaming_work(0.0, in, infer(attrs, in));
 }
 
 // make_custom_op() needs all facets, and so stands behind them.

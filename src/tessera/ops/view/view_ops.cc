@@ -56,7 +56,7 @@ FactorRule factors(const SliceAttrs& attrs, Types in) {
                                   factors_with(in[0], attrs.dim, "to")));
 }
 
-Cost cost(const SliceAttrs&, Types) {
+Works work(const SliceAttrs&, Types) {
   return {};
 }
 
@@ -108,7 +108,7 @@ FactorRule factors(const ConcatAttrs& attrs, Types in) {
       format("{} -> ({}) | whole {}", operands, factors_with(in[0], attrs.dim, "to"), whole));
 }
 
-Cost cost(const ConcatAttrs&, Types) {
+Works work(const ConcatAttrs&, Types) {
   return {};
 }
 

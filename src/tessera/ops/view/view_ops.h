@@ -30,14 +30,14 @@ struct ConcatAttrs {
 OpInfo info(const SliceAttrs& attrs);
 TensorTypes infer(const SliceAttrs& attrs, Types in);
 FactorRule factors(const SliceAttrs& attrs, Types in);
-Cost cost(const SliceAttrs& attrs, Types in);
+Works work(const SliceAttrs& attrs, Types in);
 void backward(const SliceAttrs& attrs, GradBuilder& grad);
 void visit(SliceAttrs& attrs, AttrVisitor& visitor);
 
 OpInfo info(const ConcatAttrs& attrs);
 TensorTypes infer(const ConcatAttrs& attrs, Types in);
 FactorRule factors(const ConcatAttrs& attrs, Types in);
-Cost cost(const ConcatAttrs& attrs, Types in);
+Works work(const ConcatAttrs& attrs, Types in);
 void backward(const ConcatAttrs& attrs, GradBuilder& grad);
 void visit(ConcatAttrs& attrs, AttrVisitor& visitor);
 

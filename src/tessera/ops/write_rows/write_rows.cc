@@ -39,8 +39,10 @@ FactorRule factors(const WriteRowsAttrs&, Types) {
   return parse_factor_rule("(b s h c), (b t h c), (b t) -> (b s h c) | whole s, t");
 }
 
-Cost cost(const WriteRowsAttrs&, Types in) {
-  return streaming_cost(0.0, in.subspan(1), in.subspan(1, 1));
+Works work(const WriteRowsAttrs&, Types in) {
+  Work scatter{.kind = WorkKind::kGather, .dtype = in[0].dtype};
+  count_bytes(scatter, in.subspan(1), in.subspan(1, 1));
+  return {scatter};
 }
 
 void backward(const WriteRowsAttrs&, GradBuilder& grad) {

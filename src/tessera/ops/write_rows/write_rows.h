@@ -16,7 +16,7 @@ struct WriteRowsAttrs {
 OpInfo info(const WriteRowsAttrs& attrs);
 TensorTypes infer(const WriteRowsAttrs& attrs, Types in);
 FactorRule factors(const WriteRowsAttrs& attrs, Types in);
-Cost cost(const WriteRowsAttrs& attrs, Types in);
+Works work(const WriteRowsAttrs& attrs, Types in);
 void backward(const WriteRowsAttrs& attrs, GradBuilder& grad);
 void visit(WriteRowsAttrs& attrs, AttrVisitor& visitor);
 void run(const WriteRowsAttrs& attrs, cpu::Context& context, const Views& views);

@@ -26,14 +26,14 @@ struct WorkCall {
   std::int32_t microbatch = 0;
 };
 
-struct Work {
+struct CalledCodes {
   std::vector<CodeBody> codes;  // in the order in which they are first called
   std::vector<WorkCall> calls;
 };
 
 // The variant that is called first comes last.
-Work collect_work(const Program& program) {
-  Work work;
+CalledCodes collect_work(const Program& program) {
+  CalledCodes work;
   std::map<Code, std::size_t> number;
   std::map<SegmentId, std::size_t> variant;
   for (const Call& call : program.calls) {
@@ -68,7 +68,7 @@ bool is_update(const CodeBody& body) {
 }
 
 // Which codes are called after other work of the step.
-std::vector<bool> find_followers(const Work& work) {
+std::vector<bool> find_followers(const CalledCodes& work) {
   std::vector<bool> follows(work.codes.size(), false);
   for (std::size_t i = 1; i < work.calls.size(); ++i) {
     follows[work.calls[i].code] = true;
@@ -77,7 +77,7 @@ std::vector<bool> find_followers(const Work& work) {
 }
 
 // Of code number `own`.
-UsedElsewhere used_elsewhere(const Work& work, std::size_t own, const Program& program) {
+UsedElsewhere used_elsewhere(const CalledCodes& work, std::size_t own, const Program& program) {
   UsedElsewhere used = {.any = std::vector<bool>(program.buffers.size(), false), .later = {}};
   for (std::size_t i = 0; i < work.codes.size(); ++i) {
     if (i == own || is_update(work.codes[i])) {
@@ -96,7 +96,7 @@ UsedElsewhere used_elsewhere(const Work& work, std::size_t own, const Program& p
 }
 
 // Cuts each code where the calls before and after it have something to come in between.
-void choose_cuts(const Work& work, std::int64_t layers, std::vector<OverlappedCode>& codes) {
+void choose_cuts(const CalledCodes& work, std::int64_t layers, std::vector<OverlappedCode>& codes) {
   for (std::size_t i = 0; i < work.calls.size(); ++i) {
     OverlappedCode& code = codes[work.calls[i].code];
     if (is_update(code.body)) {
@@ -235,7 +235,7 @@ Program overlap(Program program, std::int64_t layers) {
     return program;
   }
   program.streams = {"compute", "comm"};
-  Work work = collect_work(program);
+  CalledCodes work = collect_work(program);
   reduce_before_update(work.codes, program.num_microbatches == 1);
   const std::vector<bool> follows = find_followers(work);
   for (CodeBody& body : work.codes) {

@@ -32,8 +32,8 @@ FactorRule factors(const ReshardAttrs&, Types in) {
   return rule;
 }
 
-Cost cost(const ReshardAttrs& attrs, Types in) {
-  return streaming_cost(0, in, infer(attrs, in));
+Works work(const ReshardAttrs& attrs, Types in) {
+  return streaming_work(0, in, infer(attrs, in));
 }
 
 void backward(const ReshardAttrs&, GradBuilder& grad) {

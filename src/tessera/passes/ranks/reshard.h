@@ -21,7 +21,7 @@ struct ReshardAttrs {
 OpInfo info(const ReshardAttrs& attrs);
 TensorTypes infer(const ReshardAttrs& attrs, Types in);
 FactorRule factors(const ReshardAttrs& attrs, Types in);
-Cost cost(const ReshardAttrs& attrs, Types in);
+Works work(const ReshardAttrs& attrs, Types in);
 void backward(const ReshardAttrs& attrs, GradBuilder& grad);
 void visit(ReshardAttrs& attrs, AttrVisitor& visitor);
 std::int64_t workspace_bytes(const ReshardAttrs& attrs, cpu::Context& context, Types in);

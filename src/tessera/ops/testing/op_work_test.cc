@@ -1,0 +1,194 @@
+#include <algorithm>
+#include <cstdint>
+#include <set>
+#include <string>
+#include <string_view>
+
+#include <gtest/gtest.h>
+
+#include "tessera/ops/all_ops.h"
+#include "tessera/ops/testing/all_samples.h"
+
+namespace tessera::conformance {
+namespace {
+
+double sum_of(const Works& works, double Work::* part) {
+  double sum = 0.0;
+  for (const Work& work : works) {
+    sum += work.*part;
+  }
+  return sum;
+}
+
+double bytes_of(Types types) {
+  double sum = 0.0;
+  for (const TensorType& type : types) {
+    sum += static_cast<double>(type.num_bytes());
+  }
+  return sum;
+}
+
+// All but views, and ops that use some rows of an operand or of a result.
+TEST(OpWork, ReadsEveryOperandAndWritesEveryResultOnce) {
+  const std::set<std::string> others = {
+      "concat", "embedding", "embedding_backward", "local_slice", "slice", "take", "write_rows"};
+  std::int64_t checked = 0;
+  for (const Sample& sample : all_samples()) {
+    if (!others.contains(info(*sample.op).name)) {
+      const Works works = work(*sample.op, sample.operands);
+      EXPECT_EQ(sum_of(works, &Work::bytes_read), bytes_of(sample.operands)) << full_name(sample);
+      EXPECT_EQ(sum_of(works, &Work::bytes_written), bytes_of(infer(*sample.op, sample.operands)))
+          << full_name(sample);
+      ++checked;
+    }
+  }
+  EXPECT_GT(checked, 1000);
+}
+
+TEST(OpWork, OfAProductIsOneOfItsShape) {
+  const TensorTypes in =
+      types(DType::kBF16, {"?[seq=6, batch=5, embed=24]", "?[ffn=20, embed=24]"});
+  const Works forward = work(*make_op(MatmulAttrs{.transpose_b = true, .dtype = DType::kBF16}), in);
+  ASSERT_EQ(forward.size(), 1);
+  EXPECT_EQ(forward[0],
+            (Work{.kind = WorkKind::kProduct,
+                  .m = 30,
+                  .n = 20,
+                  .k = 24,
+                  .dtype = DType::kBF16,
+                  .row_bytes = 8,  // of 48, 48 and 40
+                  .bytes_read = 2.0 * (30 * 24 + 20 * 24),
+                  .bytes_written = 2.0 * 30 * 20}));
+  EXPECT_EQ(flop(forward[0]), 2.0 * 30 * 20 * 24);
+
+  // The gradient of the weight, added to an f32 sum: its matrices lie along m and n.
+  const TensorTypes back = {parse_tensor_type("bf16[seq=6, batch=5, ffn=20]"),
+                            in[0],
+                            parse_tensor_type("f32[ffn=20, embed=24]")};
+  const Works sum =
+      work(*make_op(MatmulAttrs{.transpose_a = true, .contract = 2, .accumulate = true}), back);
+  ASSERT_EQ(sum.size(), 1);
+  EXPECT_EQ(sum[0].m, 20);
+  EXPECT_EQ(sum[0].n, 24);
+  EXPECT_EQ(sum[0].k, 30);
+  EXPECT_EQ(sum[0].row_bytes, 8);  // of 40, 48 and 96
+  EXPECT_EQ(sum[0].bytes_read, 2.0 * 30 * (20 + 24) + 4.0 * 20 * 24);
+  EXPECT_EQ(sum[0].bytes_written, 4.0 * 20 * 24);
+}
+
+// What the mask lets through is that of one document, whatever documents there are.
+TEST(OpWork, OfAttentionHasThePairsOfItsMask) {
+  const TensorTypes in = types(DType::kBF16,
+                               {"?[batch=2, seq=64, heads=6, head_dim=8]",
+                                "?[batch=2, seq=64, kv=3, head_dim=8]",
+                                "?[batch=2, seq=64, kv=3, head_dim=8]",
+                                "i32[batch=2, seq=64]",
+                                "i32[batch=2, seq=64]",
+                                "i32[batch=2, seq=64]",
+                                "i32[batch=2, seq=64]"});
+
+  struct Mask {
+    AttentionAttrs attrs;
+    double pairs_of_a_row;
+    std::int64_t borders;
+  };
+
+  const double window = 16 * 17 / 2.0 + (64 - 16) * 16;
+  for (const Mask& mask : {Mask{{.causal = false}, 64.0 * 64, 0},
+                           Mask{{.causal = true}, 64.0 * 64 / 2, 1},
+                           Mask{{.causal = true, .whole_rows = true}, 64.0 * 64 / 2, 1},
+                           Mask{{.causal = true, .window = 16}, window, 2}}) {
+    const Works works = work(*make_op(mask.attrs), in);
+    ASSERT_EQ(works.size(), 1);
+    EXPECT_EQ(works[0].kind, WorkKind::kAttention);
+    EXPECT_EQ(works[0].m, 64);
+    EXPECT_EQ(works[0].n, 64);
+    EXPECT_EQ(works[0].k, 8);
+    EXPECT_EQ(works[0].batch, 2 * 6);
+    EXPECT_EQ(works[0].pairs, 2 * 6 * mask.pairs_of_a_row);
+    EXPECT_EQ(works[0].borders, mask.borders);
+    EXPECT_EQ(flop(works[0]), 4.0 * 8 * works[0].pairs);
+  }
+}
+
+// 70 rows in chunks of 32: two of these, and one of 6.
+TEST(OpWork, OfCrossEntropyIsItsChunks) {
+  constexpr double kRows = 70;
+  constexpr double kVocab = 48;
+  constexpr double kChannels = 24;
+  const TensorTypes in = types(
+      DType::kBF16, {"?[rows=70, embed=24]", "?[vocab=48, embed=24]", "i32[rows=70]", "f32[]"});
+  const Works works = work(*make_op(CrossEntropyAttrs{.gradients = true, .chunk = 32}), in);
+  ASSERT_EQ(works.size(), 8);
+  for (std::size_t i = 0; i < 8; ++i) {
+    EXPECT_EQ(works[i].times, i < 4 ? 2 : 1);
+    EXPECT_EQ(works[i].kind, i % 4 == 1 ? WorkKind::kStream : WorkKind::kProduct);
+    const std::int64_t rows = i < 4 ? 32 : 6;
+    switch (i % 4) {
+      case 0:
+        EXPECT_EQ(works[i].m * works[i].n * works[i].k, rows * 48 * 24);
+        EXPECT_EQ(works[i].m, rows);
+        EXPECT_EQ(works[i].k, 24);
+        break;
+      case 2:
+        EXPECT_EQ(works[i].m, rows);
+        EXPECT_EQ(works[i].k, 48);
+        break;
+      case 3:
+        EXPECT_EQ(works[i].m, 48);
+        EXPECT_EQ(works[i].k, rows);
+        break;
+      default:
+        break;
+    }
+  }
+  double sum = 0.0;
+  for (const Work& part : works) {
+    sum += flop(part);
+  }
+  EXPECT_EQ(sum, kRows * kVocab * (3 * 2 * kChannels + 6));
+  // Logits are written and read twice in f32, and their gradient written and read twice in bf16;
+  // the head is read twice for each of three chunks, and x for the head's gradient, which is
+  // written for all and read for all but the first; each once is the op's own.
+  constexpr double kLogits = kRows * kVocab;
+  constexpr double kHead = kVocab * kChannels;
+  EXPECT_EQ(sum_of(works, &Work::bytes_again),
+            kLogits * (4 + 2 * 4 + 2 + 2 * 2) + 5 * 2 * kHead + 2 * kRows * kChannels +
+                2 * 2 * 4 * kHead);
+}
+
+TEST(OpWork, OfASumOverRanksComesBehindTheWire) {
+  const AxisSizes axes = {{.name = "data.node", .size = 4}, {.name = "data.cluster", .size = 2}};
+  const TensorTypes in = {parse_tensor_type("f32[embed=64]")};
+  const Works reduced = work(*make_op(ReduceSlicesAttrs{.axes = axes, .slice = 8}), in);
+  ASSERT_EQ(reduced.size(), 2);
+  EXPECT_EQ(reduced[0].kind, WorkKind::kWire);
+  EXPECT_EQ(reduced[0].bytes_read + reduced[0].bytes_written, 0.0);
+  EXPECT_EQ(reduced[1].kind, WorkKind::kStream);
+  EXPECT_EQ(reduced[1].elementwise_flop, 64.0 * 7 / 8);
+  EXPECT_EQ(reduced[1].bytes_read, 64.0 * 4);
+  EXPECT_EQ(reduced[1].bytes_written, 8.0 * 4);
+  EXPECT_EQ(reduced[1].bytes_again, 2 * 16.0 * 4);  // what the first level leaves
+
+  // The sums of other ranks arrive as they are.
+  const Works summed = work(*make_op(AllReduceAttrs{.axes = axes}), in);
+  ASSERT_EQ(summed.size(), 2);
+  EXPECT_EQ(summed[0].bytes_written, 56.0 * 4);
+  EXPECT_EQ(summed[1].bytes_written, 8.0 * 4);
+
+  // Codes of 1 byte are made before the wire and read behind it: 3 slices to the node's others, and
+  // of 4 to the other node.
+  const Works gathered = work(
+      *make_op(GatherSlicesAttrs{
+          .axes = axes, .type = parse_tensor_type("f32[embed=2048]"), .wire = {WireFormat::kInt8}}),
+      TensorTypes{parse_tensor_type("f32[slice=256]")});
+  ASSERT_EQ(gathered.size(), 3);
+  EXPECT_EQ(gathered[0].bytes_read, 256.0 * 4);
+  EXPECT_EQ(gathered[1].kind, WorkKind::kWire);
+  EXPECT_EQ(gathered[2].bytes_written, 2048.0 * 4);
+  EXPECT_EQ(gathered[2].bytes_again, 7 * 260.0);
+  EXPECT_EQ(gathered[0].bytes_again, gathered[2].bytes_again);
+}
+
+}  // namespace
+}  // namespace tessera::conformance
