@@ -1,6 +1,8 @@
 #include "tessera/base/toml_section.h"
 
 #include <algorithm>
+#include <cmath>
+#include <optional>
 
 #include "tessera/base/error.h"
 #include "tessera/base/units.h"
@@ -83,6 +85,10 @@ std::string read_text(const TomlSection& section, std::string_view key) {
   return node.as_string()->get();
 }
 
+bool has(const TomlSection& section, std::string_view key) {
+  return section.table.get(key) != nullptr;
+}
+
 std::int64_t read_integer(const TomlSection& section,
                           std::string_view key,
                           std::int64_t least,
@@ -94,6 +100,37 @@ std::int64_t read_integer(const TomlSection& section,
     refuse(section, key, node, expected);
   }
   return integer->get();
+}
+
+double read_number(const TomlSection& section, std::string_view key, const NumberRange& range) {
+  const toml::node& node = require(section, key, range.expected);
+  const std::optional<double> value = node.value<double>();
+  if (!value || !(*value >= range.least && *value <= range.most)) {
+    refuse(section, key, node, range.expected);
+  }
+  return *value;
+}
+
+double read_quantity(const TomlSection& section,
+                     std::string_view key,
+                     std::string_view unit,
+                     std::string_view example) {
+  const std::string expected =
+      format("a number of {}, at least 0 (0: not known), or text such as \"{}\"", unit, example);
+  const toml::node& node = require(section, key, expected);
+  std::optional<double> value = node.value<double>();
+  if (const auto* text = node.as_string()) {
+    value = parse_quantity(text->get(), unit);
+  }
+  if (!value || !std::isfinite(*value) || *value < 0) {
+    refuse(section, key, node, expected);
+  }
+  return *value;
+}
+
+std::string toml_quantity(double value, std::string_view unit) {
+  const std::optional<std::string> text = format_quantity(value, unit);
+  return text ? toml_string(*text) : toml_number(value);
 }
 
 bool read_flag(const TomlSection& section, std::string_view key) {

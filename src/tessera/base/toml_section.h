@@ -37,11 +37,31 @@ TomlSection require_table(const TomlSection& section,
 
 std::string read_text(const TomlSection& section, std::string_view key);
 
+bool has(const TomlSection& section, std::string_view key);
+
 // From `least` to `most`.
 std::int64_t read_integer(const TomlSection& section,
                           std::string_view key,
                           std::int64_t least,
                           std::int64_t most);
+
+// A number, and what to say of those that are none of these.
+struct NumberRange {
+  double least = 0.0;
+  double most = 0.0;
+  std::string_view expected;
+};
+
+double read_number(const TomlSection& section, std::string_view key, const NumberRange& range);
+
+// At least 0: a number of `unit` or text such as `example` (units.h).
+double read_quantity(const TomlSection& section,
+                     std::string_view key,
+                     std::string_view unit,
+                     std::string_view example);
+
+// What read_quantity() reads back to the same value: text where there is one.
+std::string toml_quantity(double value, std::string_view unit);
 
 // False where the key is not there.
 bool read_flag(const TomlSection& section, std::string_view key);

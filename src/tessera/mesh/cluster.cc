@@ -20,7 +20,7 @@ constexpr std::int64_t kMaxDevices = std::numeric_limits<std::int32_t>::max();
 constexpr std::string_view kBytes = "B";
 constexpr std::string_view kBytesPerSecond = "B/s";
 constexpr std::string_view kSeconds = "s";
-constexpr std::string_view kFlops = "FLOP/s";
+constexpr std::string_view kDollars = "USD";
 
 // A level's name is part of axis names ("data.node") and stands where a number may stand.
 std::string read_level_name(const TomlSection& section) {
@@ -40,41 +40,43 @@ std::string read_level_name(const TomlSection& section) {
   return name;
 }
 
-double read_quantity(const TomlSection& section,
-                     std::string_view key,
-                     std::string_view unit,
-                     std::string_view example) {
-  const std::string expected =
-      format("a number of {}, at least 0 (0: not known), or text such as \"{}\"", unit, example);
-  const toml::node& node = require(section, key, expected);
-  std::optional<double> value = node.value<double>();
-  if (const auto* text = node.as_string()) {
-    value = parse_quantity(text->get(), unit);
+// Keys of a level that say what large collectives make of its bandwidth.
+void read_level_curve(const TomlSection& section, Level& level) {
+  for (const std::string_view key : {"half", "efficiency"}) {
+    if (has(section, key) && level.bandwidth == 0.0) {
+      refuse(section, key, require(section, key, ""), "none, since the bandwidth is not known");
+    }
   }
-  if (!value || !std::isfinite(*value) || *value < 0) {
-    refuse(section, key, node, expected);
+  if (has(section, "half")) {
+    level.half = read_quantity(section, "half", kBytes, "9.9 MB");
   }
-  return *value;
-}
-
-std::int64_t read_bytes(const TomlSection& section, std::string_view key) {
-  constexpr double kMaxBytes = 9007199254740992.0;  // 2^53: integers up to here are exact in f64
-  constexpr std::string_view kExample = "64 GB";
-  const double bytes = read_quantity(section, key, kBytes, kExample);
-  if (bytes != std::floor(bytes) || bytes > kMaxBytes) {
-    refuse(section, key, require(section, key, ""), "whole bytes, at most 8 PiB");
+  if (has(section, "efficiency")) {
+    level.efficiency = read_number(section,
+                                   "efficiency",
+                                   {.least = std::numeric_limits<double>::min(),
+                                    .most = 2.0,
+                                    .expected = "a share: a number above 0, at most 2"});
   }
-  return static_cast<std::int64_t>(bytes);
 }
 
 Level read_level(const TomlSection& level) {
-  refuse_unknown_keys(
-      level, std::to_array<std::string>({"name", "size", "bandwidth", "latency", "shared"}));
-  return {.name = read_level_name(level),
-          .size = read_integer(level, "size", 1, kMaxDevices),
-          .bandwidth = read_quantity(level, "bandwidth", kBytesPerSecond, "200 GB/s"),
-          .latency = read_quantity(level, "latency", kSeconds, "2 us"),
-          .shared = read_flag(level, "shared")};
+  refuse_unknown_keys(level,
+                      std::to_array<std::string>({"name",
+                                                  "size",
+                                                  "bandwidth",
+                                                  "latency",
+                                                  "shared",
+                                                  "half",
+                                                  "efficiency",
+                                                  "switch_reduces"}));
+  Level result = {.name = read_level_name(level),
+                  .size = read_integer(level, "size", 1, kMaxDevices),
+                  .bandwidth = read_quantity(level, "bandwidth", kBytesPerSecond, "200 GB/s"),
+                  .latency = read_quantity(level, "latency", kSeconds, "2 us"),
+                  .shared = read_flag(level, "shared"),
+                  .switch_reduces = read_flag(level, "switch_reduces")};
+  read_level_curve(level, result);
+  return result;
 }
 
 std::vector<Level> read_levels(const TomlSection& file) {
@@ -112,35 +114,45 @@ std::vector<Level> read_levels(const TomlSection& file) {
   return levels;
 }
 
-std::string quantity(double value, std::string_view unit) {
-  const std::optional<std::string> text = format_quantity(value, unit);
-  return text ? toml_string(*text) : toml_number(value);
+HostSpec read_host(const TomlSection& file) {
+  const TomlSection host = require_table(file, "host", "a section [host]");
+  refuse_unknown_keys(host, std::to_array<std::string>({"cores", "memory_bandwidth"}));
+  return {
+      .cores = read_integer(host, "cores", 1, kMaxDevices),
+      .memory_bandwidth = read_quantity(host, "memory_bandwidth", kBytesPerSecond, "46.7 GB/s")};
+}
+
+double read_spread(const TomlSection& file) {
+  const TomlSection noise = require_table(file, "noise", "a section [noise]");
+  refuse_unknown_keys(noise, std::to_array<std::string>({"spread"}));
+  return read_number(
+      noise, "spread", {.least = 0.0, .most = 1.0, .expected = "a share: a number from 0 to 1"});
+}
+
+double read_price(const TomlSection& file) {
+  const TomlSection cost = require_table(file, "cost", "a section [cost]");
+  refuse_unknown_keys(cost, std::to_array<std::string>({"per_device_hour"}));
+  return read_quantity(cost, "per_device_hour", kDollars, "2.50 USD");
+}
+
+std::string host_text(const HostSpec& host) {
+  return host.cores == 0 ? ""
+                         : format("\n[host]\ncores = {}\nmemory_bandwidth = {}\n",
+                                  host.cores,
+                                  toml_quantity(host.memory_bandwidth, kBytesPerSecond));
+}
+
+std::string read_source(const TomlSection& file, const DeviceSpec& device) {
+  const TomlSection source = require_table(file, "source", "a section [source]");
+  refuse_unknown_keys(source, std::to_array<std::string>({"curve"}));
+  std::string text = read_text(source, "curve");
+  if (!device.curve) {
+    refuse(source, "curve", require(source, "curve", ""), "none, since there is no [device.curve]");
+  }
+  return text;
 }
 
 }  // namespace
-
-DeviceSpec read_device(const TomlSection& device) {
-  refuse_unknown_keys(device,
-                      std::to_array<std::string>({"name", "memory", "memory_bandwidth", "peak"}));
-  const TomlSection peak =
-      require_table(device, "peak", "a table such as { f32 = \"67 TFLOP/s\", bf16 = 0 }");
-  refuse_unknown_keys(peak, std::to_array<std::string>({"f32", "bf16"}));
-  return {
-      .name = read_text(device, "name"),
-      .memory_bytes = read_bytes(device, "memory"),
-      .memory_bandwidth = read_quantity(device, "memory_bandwidth", kBytesPerSecond, "1.6 TB/s"),
-      .peak_flops = {.f32 = read_quantity(peak, "f32", kFlops, "67 TFLOP/s"),
-                     .bf16 = read_quantity(peak, "bf16", kFlops, "989 TFLOP/s")}};
-}
-
-std::string to_toml(const DeviceSpec& device) {
-  return format("name = {}\nmemory = {}\nmemory_bandwidth = {}\npeak = {{ f32 = {}, bf16 = {} }}\n",
-                toml_string(device.name),
-                quantity(static_cast<double>(device.memory_bytes), kBytes),
-                quantity(device.memory_bandwidth, kBytesPerSecond),
-                quantity(device.peak_flops.f32, kFlops),
-                quantity(device.peak_flops.bf16, kFlops));
-}
 
 std::int64_t Cluster::num_devices() const {
   std::int64_t product = 1;
@@ -153,10 +165,25 @@ std::int64_t Cluster::num_devices() const {
 Cluster parse_cluster(std::string_view text, std::string_view source) {
   const toml::table table = parse_toml(text, source);
   const TomlSection file{table, source, ""};
-  refuse_unknown_keys(file, std::to_array<std::string>({"name", "device", "levels"}));
-  return {.name = read_text(file, "name"),
-          .device = read_device(require_table(file, "device", "a section [device]")),
-          .levels = read_levels(file)};
+  refuse_unknown_keys(
+      file,
+      std::to_array<std::string>({"name", "device", "levels", "host", "noise", "cost", "source"}));
+  Cluster cluster = {.name = read_text(file, "name"),
+                     .device = read_device(require_table(file, "device", "a section [device]")),
+                     .levels = read_levels(file)};
+  if (has(file, "host")) {
+    cluster.host = read_host(file);
+  }
+  if (has(file, "noise")) {
+    cluster.spread = read_spread(file);
+  }
+  if (has(file, "cost")) {
+    cluster.device_hour_usd = read_price(file);
+  }
+  if (has(file, "source")) {
+    cluster.curve_source = read_source(file, cluster.device);
+  }
+  return cluster;
 }
 
 Cluster load_cluster(const std::filesystem::path& path) {
@@ -176,10 +203,23 @@ std::string to_toml(const Cluster& cluster) {
   for (const Level& level : cluster.levels) {
     text += format("\n[[levels]]\nname = {}\n", toml_string(level.name));
     text += format("size = {}\n", level.size);
-    text += format("bandwidth = {}\n", quantity(level.bandwidth, kBytesPerSecond));
-    text += format("latency = {}\n", quantity(level.latency, kSeconds));
+    text += format("bandwidth = {}\n", toml_quantity(level.bandwidth, kBytesPerSecond));
+    text += format("latency = {}\n", toml_quantity(level.latency, kSeconds));
     text += level.shared ? "shared = true\n" : "";
+    text += level.half > 0.0 ? format("half = {}\n", toml_quantity(level.half, kBytes)) : "";
+    text +=
+        level.efficiency > 0.0 ? format("efficiency = {}\n", toml_number(level.efficiency)) : "";
+    text += level.switch_reduces ? "switch_reduces = true\n" : "";
   }
+  text += host_text(cluster.host);
+  text +=
+      cluster.spread > 0.0 ? format("\n[noise]\nspread = {}\n", toml_number(cluster.spread)) : "";
+  text += cluster.device_hour_usd > 0.0 ? format("\n[cost]\nper_device_hour = {}\n",
+                                                 toml_quantity(cluster.device_hour_usd, kDollars))
+                                        : "";
+  text += cluster.curve_source.empty()
+              ? ""
+              : format("\n[source]\ncurve = {}\n", toml_string(cluster.curve_source));
   return text;
 }
 

@@ -89,6 +89,158 @@ TEST(ParseCluster, NamesThePlaceOfWhatItRefuses) {
             "c.toml:7:1: levels.size is missing, expected integer from 1 to 2147483647");
 }
 
+// All keys that may be left out.
+constexpr std::string_view kFull =
+    "name = \"c\"\n"
+    "\n"
+    "[device]\n"
+    "name = \"d\"\n"
+    "memory = \"64 GB\"\n"
+    "memory_bandwidth = \"1.6 TB/s\"\n"
+    "peak = { f32 = \"67 TFLOP/s\", bf16 = \"989 TFLOP/s\", f8 = \"1.979 PFLOP/s\" }\n"
+    "units = 132\n"
+    "tiles = [[128, 256], [64, 64]]\n"
+    "host_link = \"55 GB/s\"\n"
+    "\n"
+    "[device.curve]\n"
+    "matmul = { bf16 = 0.8, f8 = 0.71 }\n"
+    "k_half = 210.0\n"
+    "tile_half = 18.0\n"
+    "stream = 0.82\n"
+    "kernel = \"3 us\"\n"
+    "attention = { forward = 0.7, backward = 0.84, half = 750.0 }\n"
+    "comm_share = 0.12\n"
+    "\n"
+    "[[levels]]\n"
+    "name = \"node\"\n"
+    "size = 8\n"
+    "bandwidth = \"450 GB/s\"\n"
+    "latency = \"4 us\"\n"
+    "half = \"9.9 MB\"\n"
+    "efficiency = 0.82\n"
+    "switch_reduces = true\n"
+    "\n"
+    "[host]\n"
+    "cores = 2\n"
+    "memory_bandwidth = \"46.7 GB/s\"\n"
+    "\n"
+    "[noise]\n"
+    "spread = 0.002\n"
+    "\n"
+    "[cost]\n"
+    "per_device_hour = \"2.5 USD\"\n"
+    "\n"
+    "[source]\n"
+    "curve = \"by hand\"\n";
+
+TEST(ParseCluster, ReadsWhatMayBeLeftOut) {
+  const Cluster cluster = parse_cluster(kFull, "c.toml");
+  const Cluster expected = {
+      .name = "c",
+      .device = {.name = "d",
+                 .memory_bytes = 64'000'000'000,
+                 .memory_bandwidth = 1.6e12,
+                 .peak_flops = {.f32 = 67e12, .bf16 = 989e12, .f8 = 1979e12},
+                 .units = 132,
+                 .tiles = {{128, 256}, {64, 64}},
+                 .host_link = 55e9,
+                 .curve = DeviceCurve{.matmul = {.bf16 = 0.8, .f8 = 0.71},
+                                      .k_half = 210,
+                                      .tile_half = 18,
+                                      .stream = 0.82,
+                                      .kernel = 3e-6,
+                                      .attention = {.forward = 0.7, .backward = 0.84, .half = 750},
+                                      .comm_share = 0.12}},
+      .levels = {{.name = "node",
+                  .size = 8,
+                  .bandwidth = 450e9,
+                  .latency = 4e-6,
+                  .half = 9.9e6,
+                  .efficiency = 0.82,
+                  .switch_reduces = true}},
+      .host = {.cores = 2, .memory_bandwidth = 46.7e9},
+      .spread = 0.002,
+      .device_hour_usd = 2.5,
+      .curve_source = "by hand"};
+  EXPECT_EQ(cluster, expected);
+  EXPECT_EQ(to_toml(cluster), kFull);
+}
+
+// What `kFull` with `to` in the place of `from` is refused with.
+std::string refusal_of(std::string_view from, std::string_view to) {
+  return refusal(with(kFull, from, to));
+}
+
+TEST(ParseCluster, RefusesUnknownKeysOfCurves) {
+  EXPECT_EQ(refusal_of("k_half", "k_halve"),
+            "c.toml:14:1: unknown key \"device.curve.k_halve\"; did you mean \"k_half\"?");
+  EXPECT_EQ(refusal_of("f8 = 0.71", "fp8 = 0.71"),
+            "c.toml:13:24: unknown key \"device.curve.matmul.fp8\"; did you mean \"f8\"?");
+  EXPECT_EQ(refusal_of("half = 750", "s0 = 750"),
+            "c.toml:18:47: unknown key \"device.curve.attention.s0\"");
+  EXPECT_EQ(refusal_of("switch_reduces", "switch_reduce"),
+            "c.toml:28:1: unknown key \"levels.switch_reduce\"; did you mean \"switch_reduces\"?");
+  EXPECT_EQ(refusal_of("cores", "core"),
+            "c.toml:31:1: unknown key \"host.core\"; did you mean \"cores\"?");
+  EXPECT_EQ(refusal_of("spread", "sigma"), "c.toml:35:1: unknown key \"noise.sigma\"");
+  EXPECT_EQ(refusal_of("per_device_hour", "per_hour"),
+            "c.toml:38:1: unknown key \"cost.per_hour\"");
+  EXPECT_EQ(refusal_of("[source]\ncurve", "[source]\ncurves"),
+            "c.toml:41:1: unknown key \"source.curves\"; did you mean \"curve\"?");
+}
+
+TEST(ParseCluster, RefusesKeysThatContradictOthers) {
+  EXPECT_EQ(refusal_of("units = 132\n", ""),
+            "c.toml:8:9: device.tiles: found array, expected device.units beside them");
+  EXPECT_EQ(refusal_of(", f8 = \"1.979 PFLOP/s\"", ""),
+            "c.toml:13:29: device.curve.matmul.f8: found number 0.71, expected none, since "
+            "device.peak.f8 is not known");
+  EXPECT_EQ(refusal_of("bf16 = 0.8, ", ""),
+            "c.toml:13:10: device.curve.matmul: found table, expected a share of bf16");
+  EXPECT_EQ(refusal_of("\"1.6 TB/s\"", "0"),
+            "c.toml:12:1: device.curve: found table, expected none, since "
+            "device.memory_bandwidth is not known");
+  EXPECT_EQ(refusal_of("\"450 GB/s\"", "0"),
+            "c.toml:26:8: levels.half: found string \"9.9 MB\", expected none, since the bandwidth "
+            "is not known");
+  const std::string_view whole_file = kFull;
+  const std::size_t begin = whole_file.find("\n[device.curve]");
+  const std::size_t end = whole_file.find("\n[[levels]]");
+  EXPECT_EQ(refusal_of(whole_file.substr(begin, end - begin), ""),
+            "c.toml:32:9: source.curve: found string \"by hand\", expected none, since there is no "
+            "[device.curve]");
+}
+
+TEST(ParseCluster, RefusesFiguresThatNoCurveHas) {
+  EXPECT_EQ(refusal_of("bf16 = 0.8", "bf16 = 1.2"),
+            "c.toml:13:19: device.curve.matmul.bf16: found number 1.2, expected a share: a number "
+            "above 0, at most 1");
+  EXPECT_EQ(refusal_of("stream = 0.82", "stream = 0"),
+            "c.toml:16:10: device.curve.stream: found integer 0, expected a share: a number above "
+            "0, at most 1");
+  EXPECT_EQ(refusal_of("stream = 0.82", "stream = nan"),
+            "c.toml:16:10: device.curve.stream: found number nan, expected a share: a number above "
+            "0, at most 1");
+  EXPECT_EQ(refusal_of("k_half = 210.0", "k_half = \"many\""),
+            "c.toml:14:10: device.curve.k_half: found string \"many\", expected a number from 0 to "
+            "1000000");
+  EXPECT_EQ(refusal_of("stream = 0.82\n", ""),
+            "c.toml:12:1: device.curve.stream is missing, expected a share: a number above 0, at "
+            "most 1");
+  for (const std::string_view tiles :
+       {"3", "[]", "[128]", "[[128]]", "[[128, 0]]", "[[128, 1.5]]"}) {
+    EXPECT_THAT(refusal_of("[[128, 256], [64, 64]]", tiles),
+                testing::HasSubstr("device.tiles: found"))
+        << tiles;
+  }
+  EXPECT_EQ(
+      refusal_of("2.5 USD", "2.5 EUR"),
+      "c.toml:38:19: cost.per_device_hour: found string \"2.5 EUR\", expected a number of USD, "
+      "at least 0 (0: not known), or text such as \"2.50 USD\"");
+  EXPECT_EQ(refusal_of("cores = 2", "cores = 0"),
+            "c.toml:31:9: host.cores: found integer 0, expected integer from 1 to 2147483647");
+}
+
 TEST(ParseCluster, NamesWhatItFoundAndExpected) {
   EXPECT_EQ(refusal(with(whole(), "size = 2", "size = 0")),
             "c.toml:9:8: levels.size: found integer 0, expected integer from 1 to 2147483647");
@@ -157,7 +309,7 @@ TEST(ClusterText, EveryFileReadsBackEqual) {
     EXPECT_EQ(parse_cluster(to_toml(cluster), "text"), cluster) << entry.path();
     ++files;
   }
-  EXPECT_EQ(files, 7);
+  EXPECT_EQ(files, 10);
 }
 
 TEST(ClusterText, AnyFigureReadsBackEqual) {
