@@ -35,6 +35,7 @@
 #include "tessera/plan/run_layout.h"
 #include "tessera/plan/target.h"
 #include "tessera/program/collective_calls.h"
+#include "tessera/program/issue_order.h"
 #include "tessera/program/verify_ranks.h"
 #include "tests/distributed/rank_steps.h"
 #include "tests/distributed/run_ranks.h"
@@ -67,12 +68,12 @@ RankRun with_stages(RankRun run, PipelineSchedule schedule, std::int64_t stages)
   return run;
 }
 
-RankRun large(std::int64_t pipeline) {
+RankRun large(std::int64_t pipeline, std::int64_t microbatches = 16) {
   const MeshDegrees degrees = {.data = 128, .tensor = 8, .pipeline = pipeline};
   RankRun run = {.model = llama_flavor("405B"),
                  .mesh = make_mesh(local_cluster(std::int64_t{128} * 8 * pipeline), degrees),
-                 .microbatches = 16,
-                 .global_batch = std::int64_t{16} * 128,
+                 .microbatches = microbatches,
+                 .global_batch = microbatches * 128,
                  .sequence_length = 8192,
                  .overlap = true};
   run.placement = preset("fsdp", run.mesh).placement;
@@ -123,6 +124,31 @@ void large_model(const std::string& self) {
                 median(each.seconds) / median(cases[0].seconds),
                 static_cast<double>(each.peak) / static_cast<double>(cases[0].peak),
                 each.target);
+  }
+}
+
+void orders_of_large_model() {
+  for (const std::int64_t microbatches : {16, 64}) {
+    const RankRun run = large(16, microbatches);
+    const std::vector<Program> programs =
+        compile_pipeline(whole_graph(run), rank_options(run, workspace_query(cpu_target(), 1)));
+    std::size_t num_steps = 0;
+    std::size_t bytes = 0;
+    for (const Program& program : programs) {
+      const IssueOrder order = issue_order(program);
+      num_steps += order.steps.size();
+      bytes += order.steps.size() * sizeof(IssueStep) + order.waits.size() * sizeof(StepIndex);
+    }
+    const double seconds = median_seconds(9, [&] {
+      for (const Program& program : programs) {
+        issue_order(program);
+      }
+    });
+    std::printf("  issue orders of all, %lld microbatches: %zu steps, %s, %.1f ms\n",
+                static_cast<long long>(microbatches),
+                num_steps,
+                format_bytes(static_cast<std::int64_t>(bytes)).c_str(),
+                1e3 * seconds);
   }
 }
 
@@ -276,6 +302,7 @@ int main(int argc, char** argv) try {
     }
   }
   tessera::large_model(argv[0]);
+  tessera::orders_of_large_model();
   tessera::checks();
   tessera::first_step(directory / "pipeline_compile_bench");
   return 0;

@@ -33,6 +33,7 @@ CountedAllocations allocations_of(const RankRun& run) {
   launch_ranks(ranks, {}, [&](World& world) {
     RankSteps steps(
         world, run, programs.at(programs.size() == 1 ? 0 : static_cast<std::size_t>(world.rank())));
+    steps.executor().stamp_steps();
     steps.step();
     meeting.arrive_and_wait();
     if (world.rank() == 0) {

@@ -4,23 +4,24 @@
 #include <cstddef>
 #include <map>
 #include <optional>
+#include <span>
 #include <utility>
 #include <vector>
 
 #include "tessera/base/error.h"
 #include "tessera/comm/channel.h"
 #include "tessera/ops/all_ops.h"
-#include "tessera/runtime/instruction_run.h"
+#include "tessera/program/issue_order.h"
 
 namespace tessera {
 namespace {
 
-// An instruction in a call of another stream than the first.
+// A step of another stream than the first.
 struct Item {
   double issued = 0.0;
-  std::vector<std::pair<std::size_t, std::size_t>> after;  // stream and item
-  std::optional<std::pair<ChannelKey, bool>> channel;      // and whether it sends
-  std::size_t transfer = 0;                                // of its end of the channel
+  std::span<const StepIndex> after;
+  std::optional<std::pair<ChannelKey, bool>> channel;  // and whether it sends
+  std::size_t transfer = 0;                            // of its end of the channel
   std::optional<double> end = std::nullopt;
 };
 
@@ -45,16 +46,16 @@ using Channels = std::map<ChannelKey, Begun>;
 class RankTimes {
  public:
   RankTimes(const Program& program, const InstructionSeconds& seconds, double hop)
-      : program_(program), seconds_(seconds), hop_(hop), streams_(program.streams.size()) {
-    for_each_run(program, [&](const InstructionRun& run, const Instruction& /*instruction*/) {
-      runs_.push_back(run);
-    });
-  }
+      : program_(program),
+        order_(issue_order(program)),
+        seconds_(seconds),
+        hop_(hop),
+        streams_(program.streams.size()) {}
 
   // Whether it got on.
   bool go_on(Channels& channels) {
     bool went_on = false;
-    while (next_ < runs_.size() && start(runs_[next_])) {
+    while (next_ < order_.steps.size() && start(order_.steps[next_])) {
       ++next_;
       went_on = true;
     }
@@ -65,7 +66,7 @@ class RankTimes {
   }
 
   bool is_done() const {
-    return next_ == runs_.size() && std::ranges::all_of(streams_, [](const Stream& stream) {
+    return next_ == order_.steps.size() && std::ranges::all_of(streams_, [](const Stream& stream) {
              return stream.done == stream.items.size();
            });
   }
@@ -86,29 +87,12 @@ class RankTimes {
     double now = 0.0;
   };
 
-  using Signal = std::pair<EventId, std::int32_t>;  // with its slot
-
-  Signal signal_of(const InstructionRun& run, EventId event) const {
-    return {event, Program::slot_of(*run.call, program_.pool_of(event))};
-  }
-
-  // The items that the instruction waits for.
-  std::vector<std::pair<std::size_t, std::size_t>> awaited_by(const InstructionRun& run) const {
-    std::vector<std::pair<std::size_t, std::size_t>> awaited;
-    for (const EventId event : instruction_of(program_, run).waits) {
-      if (const auto found = signalled_.find(signal_of(run, event)); found != signalled_.end()) {
-        awaited.push_back(found->second);
-      }
-    }
-    return awaited;
-  }
-
   // When all of these have ended, if they have.
-  std::optional<double> end_of(
-      const std::vector<std::pair<std::size_t, std::size_t>>& awaited) const {
+  std::optional<double> end_of(std::span<const StepIndex> awaited) const {
     double end = 0.0;
-    for (const auto& [stream, item] : awaited) {
-      const std::optional<double>& of_item = streams_[stream].items[item].end;
+    for (const StepIndex index : awaited) {
+      const IssueStep& step = order_.steps[index];
+      const std::optional<double>& of_item = streams_[step.stream].items[step.item].end;
       if (!of_item) {
         return std::nullopt;
       }
@@ -118,26 +102,22 @@ class RankTimes {
   }
 
   // Whether the first stream gets past it.
-  bool start(const InstructionRun& run) {
-    const Instruction& instruction = instruction_of(program_, run);
-    if (instruction.stream == kOwnStream) {
-      const std::optional<double> end = end_of(awaited_by(run));
+  bool start(const IssueStep& step) {
+    const Instruction& instruction = instruction_of(program_, step);
+    if (step.stream == 0) {
+      const std::optional<double> end = end_of(order_.waits_of(step));
       if (!end) {
         return false;
       }
-      now_ = std::max(now_, *end) +
-             (program_.runs(instruction, *run.call) ? seconds_(instruction) : 0.0);
+      now_ = std::max(now_, *end) + (step.works ? seconds_(instruction) : 0.0);
       return true;
     }
-    const std::size_t stream = instruction.stream.at();
-    Item item = {.issued = now_, .after = awaited_by(run), .channel = channel_of(*instruction.op)};
+    Item item = {
+        .issued = now_, .after = order_.waits_of(step), .channel = channel_of(*instruction.op)};
     if (item.channel) {
       item.transfer = transfers_[*item.channel]++;
     }
-    streams_[stream].items.push_back(std::move(item));
-    for (const EventId event : instruction.signals) {
-      signalled_[signal_of(run, event)] = {stream, streams_[stream].items.size() - 1};
-    }
+    streams_[step.stream].items.push_back(std::move(item));
     return true;
   }
 
@@ -174,13 +154,12 @@ class RankTimes {
   }
 
   const Program& program_;
+  IssueOrder order_;
   const InstructionSeconds& seconds_;
   double hop_;
-  std::vector<InstructionRun> runs_;
   std::size_t next_ = 0;
   double now_ = 0.0;
   std::vector<Stream> streams_;
-  std::map<Signal, std::pair<std::size_t, std::size_t>> signalled_;
   std::map<std::pair<ChannelKey, bool>, std::size_t> transfers_;
 };
 

@@ -13,7 +13,8 @@
 #include "tessera/actions/schedules.h"
 #include "tessera/actions/timeline.h"
 #include "tessera/ops/op.h"
-#include "tessera/runtime/instruction_run.h"
+#include "tessera/program/issue_order.h"
+#include "tessera/program/operand_types.h"
 #include "tests/distributed/run_ranks.h"
 #include "tests/distributed/schedule_name.h"
 
@@ -44,16 +45,15 @@ StepCosts costs_of(const ActionTable& table, const std::vector<Program>& program
     const Program& program = programs[rank];
     const std::vector<std::int64_t> own = stages_of_rank(table, static_cast<std::int64_t>(rank));
     double update = 0.0;
-    for (const Call& call : program.calls) {
+    for (const IssueStep& step : issue_order(program).steps) {
+      const Call& call = call_of(program, step);
       const Code& code = program[call.segment].code;
-      for (const Instruction& instruction : program[call.segment].instructions) {
-        const double flop = program.runs(instruction, call) ? flop_of(instruction) : 0.0;
-        if (code.action == Action::kUpdate) {
-          update += flop;
-        } else if (call.microbatch == table.microbatches - 1) {
-          const auto stage = own[static_cast<std::size_t>(code.chunk)];
-          part_of(costs.stages[static_cast<std::size_t>(stage)], code.action) += flop;
-        }
+      const double flop = step.works ? flop_of(instruction_of(program, step)) : 0.0;
+      if (code.action == Action::kUpdate) {
+        update += flop;
+      } else if (call.microbatch == table.microbatches - 1) {
+        const auto stage = own[static_cast<std::size_t>(code.chunk)];
+        part_of(costs.stages[static_cast<std::size_t>(stage)], code.action) += flop;
       }
     }
     costs.update = std::max(costs.update, update);

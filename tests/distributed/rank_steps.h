@@ -31,6 +31,8 @@ class RankSteps {
 
   void step();
 
+  Executor& executor() { return executor_; }
+
  private:
   RankBackend rank_;
   std::unique_ptr<Backend> wrapped_;

@@ -298,7 +298,7 @@ std::string fault_of(const RankRun& run, const std::vector<Program>& programs, b
     CollectiveSequence calls = collective_calls(program);
     for (CollectiveCall& call : calls.calls) {
       // Pipeline ranks name their buffers differently.
-      call.what = call.channel ? call.what : call.axis;
+      call.what = call.channel ? call.what : CollectiveWork();
     }
     class_of.push_back(classes.size());
     classes.push_back(one_queue ? in_one_queue(calls) : calls);

@@ -1,9 +1,7 @@
 #include "tessera/program/channels.h"
 
-#include <algorithm>
-#include <iterator>
-
 #include "tessera/ops/op.h"
+#include "tessera/program/operand_types.h"
 
 namespace tessera {
 
@@ -11,9 +9,7 @@ std::map<ChannelName, const Instruction*> channels_of(const Program& program) {
   std::map<ChannelName, const Instruction*> channels;
   for (const Segment& segment : program.segments) {
     for (const Instruction& instruction : segment.instructions) {
-      TensorTypes operands;
-      std::ranges::transform(instruction.operands, std::back_inserter(operands), &TensorRef::type);
-      for (const CollectiveUse& use : collectives(*instruction.op, operands)) {
+      for (const CollectiveUse& use : collectives(*instruction.op, operand_types(instruction))) {
         if (use.channel) {
           channels.try_emplace({use.axes, *use.channel}, &instruction);
         }

@@ -1,9 +1,10 @@
 #include "tessera/program/collective_calls.h"
 
 #include <algorithm>
+#include <array>
 #include <charconv>
-#include <map>
 #include <numeric>
+#include <span>
 #include <sstream>
 #include <system_error>
 #include <utility>
@@ -11,7 +12,9 @@
 #include "tessera/base/error.h"
 #include "tessera/base/format.h"
 #include "tessera/mesh/mesh.h"
-#include "tessera/ops/op.h"
+#include "tessera/program/issue_order.h"
+#include "tessera/program/operand_types.h"
+#include "tessera/program/stream_clocks.h"
 
 namespace tessera {
 namespace {
@@ -20,43 +23,6 @@ namespace {
 bool is_of_pipeline(const AxisSize& axis) {
   const std::string_view group = to_string(AxisGroup::kPipeline);
   return axis.name == group || axis.name.starts_with(format("{}.", group));
-}
-
-// By stream, how many of its calls are known to have ended.
-using Ended = std::vector<std::size_t>;
-
-void add_ended(Ended& ended, const Ended& more) {
-  std::ranges::transform(
-      ended, more, ended.begin(), [](std::size_t a, std::size_t b) { return std::max(a, b); });
-}
-
-// The axes in the order in which the collective talks along them.
-AxisSizes legs(const CollectiveUse& use) {
-  AxisSizes inwards(use.axes.rbegin(), use.axes.rend());
-  if (use.kind == CollectiveKind::kAllGather) {
-    return inwards;
-  }
-  AxisSizes order = use.axes;
-  if (use.kind == CollectiveKind::kAllReduce && order.size() > 1) {
-    order.insert(order.end(), inwards.begin(), inwards.end());
-  }
-  return order;
-}
-
-std::string describe(const CollectiveUse& use, const AxisSize& axis) {
-  const auto sent = use.sent.find(axis.name);
-  const std::int64_t sent_bytes =
-      sent == use.sent.end()
-          ? 0
-          : std::accumulate(sent->second.begin(), sent->second.end(), std::int64_t{0});
-  return format("{}{} of {} bytes {} over {} ranks, {} sent, {} times,",
-                name(use.kind),
-                use.fold ? (*use.fold == PartialOp::kMax ? " max" : " sum") : "",
-                use.bytes,
-                name(use.dtype),
-                axis.size,
-                sent_bytes,
-                use.count);
 }
 
 // What all ranks of a pipeline, which number their tensors apart, know the result of an instruction
@@ -68,112 +34,138 @@ std::string use_of(const Program& program, const Segment& segment, std::size_t i
     const Instruction& reader = segment.instructions[i];
     const auto operand = std::ranges::find(reader.operands, result, &TensorRef::buffer);
     if (operand != reader.operands.end()) {
-      return format(
-          " of operand {} of {}", operand - reader.operands.begin(), info(*reader.op).name);
+      return format("operand {} of {}", operand - reader.operands.begin(), info(*reader.op).name);
     }
   }
   const auto output = std::ranges::find(
       program.outputs, result, [](const Binding& binding) { return binding.tensor.buffer; });
-  return output == program.outputs.end() ? "" : format(" of output \"{}\"", output->name);
+  return output == program.outputs.end() ? "" : format("output \"{}\"", output->name);
 }
 
-class Walk {
-  using EventSlot = std::pair<EventId, std::int32_t>;
+std::string names_of_operands(const Program& program, const Instruction& instruction) {
+  std::string names;
+  for (const TensorRef& operand : instruction.operands) {
+    names += format("{}\"{}\"", names.empty() ? "" : ", ", program[operand.buffer].name);
+  }
+  return names;
+}
 
+std::int64_t sent_along(const CollectiveUse& use, const AxisSize& axis) {
+  const auto sent = use.sent.find(axis.name);
+  return sent == use.sent.end()
+             ? 0
+             : std::accumulate(sent->second.begin(), sent->second.end(), std::int64_t{0});
+}
+
+// The ends know the tensor by names of their own.
+CollectiveCall transfer(const CollectiveUse& use) {
+  return {.axis = "",
+          .channel = ChannelEnd{.axes = use.axes,
+                                .places = *use.channel,
+                                .sends = use.kind == CollectiveKind::kSend},
+          .what = {.kind = CollectiveKind::kSend,
+                   .dtype = use.dtype,
+                   .bytes = use.bytes,
+                   .count = use.count,
+                   .index = use.index}};
+}
+
+constexpr std::array kCollectiveKinds = {CollectiveKind::kAllGather,
+                                         CollectiveKind::kReduceScatter,
+                                         CollectiveKind::kAllReduce,
+                                         CollectiveKind::kAllToAll,
+                                         CollectiveKind::kSend};
+
+class Walk {
  public:
   explicit Walk(const Program& program)
-      : program_(program), ended_(program.streams.size(), Ended(program.streams.size(), 0)) {}
+      : program_(program), order_(issue_order(program)), clocks_(order_, program.streams.size()) {}
 
   CollectiveSequence run() {
+    find_calls();
     sequence_.streams = program_.streams;
-    for (const Call& call : program_.calls) {
-      const std::vector<Instruction>& instructions = program_[call.segment].instructions;
-      for (std::size_t i = 0; i < instructions.size(); ++i) {
-        run_instruction(call, i, instructions[i]);
+    for (const IssueStep& step : order_.steps) {
+      clocks_.begin(step);
+      if (step.works && !calls_[step.place].empty()) {
+        add_calls(step);
       }
+      clocks_.end(step);
     }
     return std::move(sequence_);
   }
 
  private:
-  void run_instruction(const Call& call, std::size_t index, const Instruction& instruction) {
-    const std::size_t stream = instruction.stream.at();
-    Ended& ended = ended_.at(stream);
-    if (stream != 0) {
-      add_ended(ended, ended_[0]);  // it is not issued before
-    }
-    for (const EventId event : instruction.waits) {
-      if (const auto found = events_.find(in_slot(call, event)); found != events_.end()) {
-        add_ended(ended, found->second);
+  void find_calls() {
+    for (const Segment& segment : program_.segments) {
+      for (std::size_t i = 0; i < segment.instructions.size(); ++i) {
+        calls_.push_back(calls_at(segment, i));
       }
     }
-    if (program_.runs(instruction, call)) {
-      add_collectives(call, index, instruction);
-    }
-    for (const EventId event : instruction.signals) {
-      events_[in_slot(call, event)] = ended;
-    }
   }
 
-  EventSlot in_slot(const Call& call, EventId event) const {
-    return {event, Program::slot_of(call, program_.pool_of(event))};
-  }
-
-  void add_collectives(const Call& call, std::size_t index, const Instruction& instruction) {
-    const std::size_t stream = instruction.stream.at();
-    Ended& ended = ended_.at(stream);
-    TensorTypes operands;
-    std::string names;
-    for (const TensorRef& operand : instruction.operands) {
-      operands.push_back(operand.type);
-      names += format("{}\"{}\"", names.empty() ? "" : ", ", program_[operand.buffer].name);
-    }
-    const auto add = [&](CollectiveCall added) {
-      added.stream = stream;
-      added.after = ended;
-      added.place = format("segment {}, microbatch {}, instruction {}: {}",
-                           program_[call.segment].name,
-                           call.microbatch,
-                           index,
-                           info(*instruction.op).name);
-      sequence_.calls.push_back(std::move(added));
-      ++ended[stream];
-    };
-    for (const CollectiveUse& use : collectives(*instruction.op, operands)) {
+  // Those of an instruction, whatever the call of its segment.
+  std::vector<CollectiveCall> calls_at(const Segment& segment, std::size_t index) const {
+    const Instruction& instruction = segment.instructions[index];
+    const Collectives uses = collectives(*instruction.op, operand_types(instruction));
+    std::vector<CollectiveCall> calls;
+    for (std::size_t i = 0; i < uses.size(); ++i) {
+      const CollectiveUse& use = uses[i];
       if (use.channel) {
-        add(transfer(use, call));
+        calls.push_back(transfer(use));
+        calls.back().use = static_cast<std::uint32_t>(i);
         continue;
       }
-      for (const AxisSize& axis : legs(use)) {
+      const AxisSizes axes = legs(use);
+      for (std::size_t leg = 0; leg < axes.size(); ++leg) {
+        const AxisSize& axis = axes[leg];
         if (axis.size > 1) {
-          const std::string of = is_of_pipeline(axis)
-                                     ? use_of(program_, program_[call.segment], index)
-                                     : format(" of {}", names);
-          add({.axis = axis.name,
-               .what = format("{}{} in microbatch {}", describe(use, axis), of, call.microbatch)});
+          calls.push_back(
+              {.axis = axis.name,
+               .what = {.kind = use.kind,
+                        .fold = use.fold,
+                        .dtype = use.dtype,
+                        .bytes = use.bytes,
+                        .count = use.count,
+                        .sent = sent_along(use, axis),
+                        .ranks = axis.size,
+                        .of = is_of_pipeline(axis) ? use_of(program_, segment, index)
+                                                   : names_of_operands(program_, instruction)},
+               .use = static_cast<std::uint32_t>(i),
+               .leg = static_cast<std::uint32_t>(leg)});
         }
       }
     }
+    return calls;
   }
 
-  // The ends know the tensor by names of their own.
-  static CollectiveCall transfer(const CollectiveUse& use, const Call& call) {
-    return {.axis = "",
-            .channel = ChannelEnd{.axes = use.axes,
-                                  .places = *use.channel,
-                                  .sends = use.kind == CollectiveKind::kSend},
-            .what = format("transfer {} of {} bytes {} in microbatch {}",
-                           use.index,
-                           use.bytes,
-                           name(use.dtype),
-                           call.microbatch)};
+  void add_calls(const IssueStep& step) {
+    const Call& call = call_of(program_, step);
+    const std::string place = format("segment {}, microbatch {}, instruction {}: {}",
+                                     program_[call.segment].name,
+                                     call.microbatch,
+                                     step.instruction,
+                                     info(*instruction_of(program_, step).op).name);
+    for (const CollectiveCall& each : calls_[step.place]) {
+      CollectiveCall& added = sequence_.calls.emplace_back(each);
+      added.stream = step.stream;
+      added.what.microbatch = call.microbatch;
+      added.after.assign(clocks_.counts().begin(), clocks_.counts().end());
+      added.place = place;
+      added.step = order_.index_of(step);
+      clocks_.tick();
+    }
   }
 
   const Program& program_;
-  std::vector<Ended> ended_;  // by stream, before its next instruction
-  std::map<EventSlot, Ended> events_;
+  const IssueOrder order_;
+  StreamClocks clocks_;                             // of calls
+  std::vector<std::vector<CollectiveCall>> calls_;  // by place
   CollectiveSequence sequence_;
 };
+
+std::string_view name_of(std::optional<PartialOp> fold) {
+  return !fold ? "" : *fold == PartialOp::kMax ? "max" : "sum";
+}
 
 // "send 0 1 0 pipeline=4": from, to, number; "" where there is none.
 std::string to_string(const std::optional<ChannelEnd>& channel) {
@@ -215,18 +207,121 @@ std::vector<std::string> fields_of(const std::string& line) {
   return fields;
 }
 
-std::size_t parse_count(const std::string& field, const std::string& line) {
-  std::size_t count = 0;
-  const char* const end = field.data() + field.size();
-  const auto [stop, error] = std::from_chars(field.data(), end, count);
-  TESSERA_CHECK(error == std::errc() && stop == end,
-                "found \"{}\", expected a number, in the collective \"{}\"",
-                field,
-                line);
-  return count;
+// A line of calls, field by field.
+class Fields {
+ public:
+  explicit Fields(const std::string& line) : line_(line), fields_(fields_of(line)) {}
+
+  std::size_t size() const { return fields_.size(); }
+
+  const std::string& text() { return fields_[next_++]; }
+
+  template <class Number>
+  Number number() {
+    const std::string& field = text();
+    Number number = 0;
+    const char* const end = field.data() + field.size();
+    const auto [stop, error] = std::from_chars(field.data(), end, number);
+    require(error == std::errc() && stop == end, field, "a number");
+    return number;
+  }
+
+  // The one of `all` with the name.
+  template <class Value, class Name>
+  Value one_of(std::span<const Value> all, const Name& name_of_value, const char* what) {
+    const std::string& field = text();
+    const auto found = std::ranges::find(all, field, name_of_value);
+    require(found != all.end(), field, what);
+    return *found;
+  }
+
+  std::optional<ChannelEnd> channel() { return parse_channel(text(), line_); }
+
+  DType dtype() {
+    const std::string& field = text();
+    const std::optional<DType> dtype = parse_dtype(field);
+    require(dtype.has_value(), field, "a dtype");
+    return *dtype;
+  }
+
+ private:
+  void require(bool holds, const std::string& found, const char* expected) const {
+    TESSERA_CHECK(
+        holds, "found \"{}\", expected {}, in the collective \"{}\"", found, expected, line_);
+  }
+
+  const std::string& line_;
+  std::vector<std::string> fields_;
+  std::size_t next_ = 0;
+};
+
+CollectiveWork parse_work(Fields& fields) {
+  constexpr std::array kFolds = {
+      std::optional<PartialOp>(), std::optional(PartialOp::kSum), std::optional(PartialOp::kMax)};
+  CollectiveWork work;
+  work.kind = fields.one_of<CollectiveKind>(
+      kCollectiveKinds, [](CollectiveKind kind) { return name(kind); }, "a collective");
+  work.fold = fields.one_of<std::optional<PartialOp>>(kFolds, name_of, "a fold");
+  work.dtype = fields.dtype();
+  work.bytes = fields.number<std::int64_t>();
+  work.count = fields.number<std::int64_t>();
+  work.sent = fields.number<std::int64_t>();
+  work.ranks = fields.number<std::int64_t>();
+  work.index = fields.number<std::int64_t>();
+  work.microbatch = fields.number<std::int32_t>();
+  work.of = fields.text();
+  return work;
+}
+
+std::string text_of(const CollectiveWork& work) {
+  return format("{}\t{}\t{}\t{}\t{}\t{}\t{}\t{}\t{}\t{}",
+                name(work.kind),
+                name_of(work.fold),
+                name(work.dtype),
+                work.bytes,
+                work.count,
+                work.sent,
+                work.ranks,
+                work.index,
+                work.microbatch,
+                work.of);
 }
 
 }  // namespace
+
+AxisSizes legs(const CollectiveUse& use) {
+  AxisSizes inwards(use.axes.rbegin(), use.axes.rend());
+  if (use.kind == CollectiveKind::kAllGather) {
+    return inwards;
+  }
+  AxisSizes order = use.axes;
+  if (use.kind == CollectiveKind::kAllReduce && order.size() > 1) {
+    order.insert(order.end(), inwards.begin(), inwards.end());
+  }
+  return order;
+}
+
+std::string to_string(const CollectiveWork& work) {
+  if (work.kind == CollectiveKind::kSend) {
+    return format("transfer {} of {} bytes {} in microbatch {}",
+                  work.index,
+                  work.bytes,
+                  name(work.dtype),
+                  work.microbatch);
+  }
+  return format("{}{}{} of {} bytes {} over {} ranks, {} sent, {} times,{}{} in microbatch {}",
+                name(work.kind),
+                work.fold ? " " : "",
+                name_of(work.fold),
+                work.bytes,
+                name(work.dtype),
+                work.ranks,
+                work.sent,
+                work.count,
+                work.of.empty() ? "" : " of ",
+                work.of,
+                work.microbatch);
+}
 
 CollectiveSequence collective_calls(const Program& program) {
   return Walk(program).run();
@@ -248,11 +343,14 @@ std::string to_string(const CollectiveSequence& sequence) {
   }
   text += '\n';
   for (const CollectiveCall& call : sequence.calls) {
-    text += format("{}\t{}\t{}\t{}\t{}",
+    text += format("{}\t{}\t{}\t{}\t{}\t{}\t{}\t{}",
                    call.stream,
+                   call.step,
+                   call.use,
+                   call.leg,
                    call.axis,
                    to_string(call.channel),
-                   call.what,
+                   text_of(call.what),
                    call.place);
     for (const std::size_t ended : call.after) {
       text += format("\t{}", ended);
@@ -263,31 +361,33 @@ std::string to_string(const CollectiveSequence& sequence) {
 }
 
 CollectiveSequence parse_collective_calls(std::string_view text) {
-  constexpr std::size_t kFixedFields = 5;
+  constexpr std::size_t kFixedFields = 17;
   std::istringstream in{std::string(text)};
   std::string line;
   std::getline(in, line);
   CollectiveSequence sequence{.streams = fields_of(line), .calls = {}};
   const std::size_t num_streams = sequence.streams.size();
   while (std::getline(in, line)) {
-    const std::vector<std::string> fields = fields_of(line);
+    Fields fields(line);
     TESSERA_CHECK(fields.size() == kFixedFields + num_streams,
                   "a collective of {} fields, expected {}: \"{}\"",
                   fields.size(),
                   kFixedFields + num_streams,
                   line);
-    CollectiveCall call{.stream = parse_count(fields[0], line),
-                        .axis = fields[1],
-                        .channel = parse_channel(fields[2], line),
-                        .what = fields[3],
-                        .after = {},
-                        .place = fields[4]};
+    CollectiveCall& call = sequence.calls.emplace_back();
+    call.stream = fields.number<std::size_t>();
     TESSERA_CHECK(
         call.stream < num_streams, "stream {} of {}: \"{}\"", call.stream, num_streams, line);
+    call.step = fields.number<std::uint32_t>();
+    call.use = fields.number<std::uint32_t>();
+    call.leg = fields.number<std::uint32_t>();
+    call.axis = fields.text();
+    call.channel = fields.channel();
+    call.what = parse_work(fields);
+    call.place = fields.text();
     for (std::size_t stream = 0; stream < num_streams; ++stream) {
-      call.after.push_back(parse_count(fields[kFixedFields + stream], line));
+      call.after.push_back(fields.number<std::size_t>());
     }
-    sequence.calls.push_back(std::move(call));
   }
   return sequence;
 }

@@ -7,7 +7,10 @@
 #include <string_view>
 #include <vector>
 
+#include "tessera/ir/dtype.h"
 #include "tessera/mesh/axes.h"
+#include "tessera/mesh/layout.h"
+#include "tessera/ops/op.h"
 #include "tessera/program/program.h"
 
 namespace tessera {
@@ -21,18 +24,40 @@ struct ChannelEnd {
   friend bool operator==(const ChannelEnd&, const ChannelEnd&) = default;
 };
 
+// What ranks do together in a call: equal at all of them.
+struct CollectiveWork {
+  CollectiveKind kind = CollectiveKind::kAllReduce;  // kSend at both ends of a transfer
+  std::optional<PartialOp> fold = std::nullopt;
+  DType dtype = DType::kF32;
+  std::int64_t bytes = 0;  // as in CollectiveUse
+  std::int64_t count = 0;
+  std::int64_t sent = 0;   // by a rank along the axis, for one of them; of no transfer
+  std::int64_t ranks = 0;  // of the axis; of no transfer
+  std::int64_t index = 0;  // of a transfer alone, as in CollectiveUse
+  std::int32_t microbatch = 0;
+  std::string of = {};  // "\"w0\"", "operand 0 of mul", "output \"loss\""; of no transfer
+
+  friend auto operator<=>(const CollectiveWork&, const CollectiveWork&) = default;
+};
+
+// "all_gather of 1024 bytes f32 over 2 ranks, 512 sent, 1 times, of \"w0\" in microbatch 0",
+// "transfer 0 of 64 bytes bf16 in microbatch 1".
+std::string to_string(const CollectiveWork& work);
+
 // One collective of a rank's step along one mesh axis, or a transfer of two ranks, which both ends
-// do in a call of one microbatch. Ranks of a group
-// match where stream, axis and `what` are equal; the ends of a channel, whatever their streams,
-// where `what` is.
+// do in a call of one microbatch. Ranks of a group match where stream, axis and `what` are equal;
+// the ends of a channel, whatever their streams, where `what` is.
 struct CollectiveCall {
   std::size_t stream = 0;  // index in the sequence's streams; each has communicators of its own
   std::string axis;        // none of a transfer
   std::optional<ChannelEnd> channel = std::nullopt;  // of a transfer
-  std::string what;  // kind, fold, dtype, sizes, and of what: buffers, microbatch
+  CollectiveWork what;
   std::vector<std::size_t> after =
       {};                  // by stream, how many of its calls end before this one begins
   std::string place = {};  // "segment forward, microbatch 0, instruction 3: all_reduce"
+  std::uint32_t step = 0;  // in issue_order(), of its rank
+  std::uint32_t use = 0;   // of the step's collectives()
+  std::uint32_t leg = 0;   // of the use's legs()
 
   friend bool operator==(const CollectiveCall&, const CollectiveCall&) = default;
 };
@@ -45,9 +70,12 @@ struct CollectiveSequence {
   friend bool operator==(const CollectiveSequence&, const CollectiveSequence&) = default;
 };
 
-// The collectives of the step. One over several axes is a call along each: from the innermost
-// outwards where it reduces, back inwards where it gathers. The order of streams is what the
-// executor keeps: a stream goes as far as stream 0 has come, and waits are for events.
+// The axes in the order in which a collective talks along them, those of one rank included: from
+// the innermost outwards where it reduces, back inwards where it gathers.
+AxisSizes legs(const CollectiveUse& use);
+
+// The collectives of the step. One over several axes is a call along each of its legs().
+// The order of streams is that of issue_order().
 CollectiveSequence collective_calls(const Program& program);
 
 // The same where none begins before the one that was issued before it has ended, on whatever

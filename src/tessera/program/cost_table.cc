@@ -3,6 +3,9 @@
 #include <algorithm>
 #include <map>
 
+#include "tessera/program/issue_order.h"
+#include "tessera/program/operand_types.h"
+
 namespace tessera {
 namespace {
 
@@ -21,19 +24,13 @@ double bytes(const CostRow& row) {
 
 std::vector<CostRow> cost_by_op(const Program& program) {
   std::map<std::string, CostRow> rows;
-  for (const Call& call : program.calls) {
-    for (const Instruction& instruction : program[call.segment].instructions) {
-      const bool computes = !instruction.results.empty();  // a fence does not
-      if (!program.runs(instruction, call) || !computes) {
-        continue;
-      }
-      TensorTypes operands;
-      for (const TensorRef& operand : instruction.operands) {
-        operands.push_back(operand.type);
-      }
+  for (const IssueStep& step : issue_order(program).steps) {
+    const Instruction& instruction = instruction_of(program, step);
+    const bool computes = !instruction.results.empty();  // a fence does not
+    if (step.works && computes) {
       CostRow& row = rows[info(*instruction.op).name];
       row.op = info(*instruction.op).name;
-      add(row, cost(*instruction.op, operands));
+      add(row, cost(*instruction.op, operand_types(instruction)));
     }
   }
   std::vector<CostRow> table;

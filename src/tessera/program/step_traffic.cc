@@ -1,6 +1,7 @@
 #include "tessera/program/step_traffic.h"
 
 #include "tessera/ops/op.h"
+#include "tessera/program/operand_types.h"
 
 namespace tessera {
 
@@ -8,12 +9,8 @@ Traffic step_traffic(const Program& program) {
   Traffic sent;
   for (std::size_t i = 0; i < program.segments.size(); ++i) {
     for (const Instruction& instruction : program.segments[i].instructions) {
-      TensorTypes operands;
-      for (const TensorRef& operand : instruction.operands) {
-        operands.push_back(operand.type);
-      }
       add(sent,
-          traffic(*instruction.op, operands),
+          traffic(*instruction.op, operand_types(instruction)),
           program.num_runs(SegmentId::of(i), instruction));
     }
   }

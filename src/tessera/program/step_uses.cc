@@ -1,7 +1,5 @@
 #include "tessera/program/step_uses.h"
 
-#include <map>
-
 namespace tessera {
 namespace {
 
@@ -30,32 +28,14 @@ void add_accesses(const Program& program,
 
 }  // namespace
 
-StepUses uses_of(const Program& program,
-                 const TensorRegions& regions,
-                 const SlotNumbers& numbers,
-                 StreamClocks& clocks) {
-  std::map<EventId, Slots> events;
-  const auto slots_of = [&](EventId event) {
-    const auto [found, is_new] = events.try_emplace(event);
-    if (is_new) {
-      const PoolId pool = program.pool_of(event);
-      const auto count = static_cast<std::size_t>(program.num_slots(pool));
-      found->second = {.pool = pool, .first = clocks.add_events(count)};
-    }
-    return found->second;
-  };
+StepUses uses_of(const Program& program, const TensorRegions& regions, const SlotNumbers& numbers) {
   StepUses result;
   result.accesses.reserve(regions.size() + regions.size() / 8);  // with workspaces
   auto region = regions.begin();
   for (const Segment& segment : program.segments) {
-    result.begins.push_back({.access = result.accesses.size(), .event = result.events.size()});
+    result.begins.push_back(result.accesses.size());
     for (const Instruction& instruction : segment.instructions) {
       add_accesses(program, instruction, numbers, region, result.accesses);
-      for (const auto* of_instruction : {&instruction.waits, &instruction.signals}) {
-        for (const EventId event : *of_instruction) {
-          result.events.push_back(slots_of(event));
-        }
-      }
     }
   }
   return result;

@@ -6,14 +6,13 @@
 #include "tessera/program/lives.h"
 #include "tessera/program/program.h"
 #include "tessera/program/region.h"
-#include "tessera/program/stream_clocks.h"
 
 namespace tessera {
 
 // Segment by segment, of each instruction the operands, then the results.
 using TensorRegions = std::vector<Region>;
 
-// Buffers or events in the slots of a pool, numbered from `first`.
+// A buffer in the slots of its pool, numbered from `first`.
 struct Slots {
   PoolId pool = {};
   std::size_t first = 0;
@@ -28,21 +27,10 @@ struct Access {
 
 // What the instructions of a program use, segment by segment.
 struct StepUses {
-  // Where those of a segment begin.
-  struct Begin {
-    std::size_t access = 0;
-    std::size_t event = 0;
-  };
-
-  std::vector<Begin> begins;     // by segment
-  std::vector<Access> accesses;  // operands, the workspace if there is one, and results
-  std::vector<Slots> events;     // that are waited for, and that are signalled
+  std::vector<std::size_t> begins;  // by segment, where its accesses do
+  std::vector<Access> accesses;     // operands, the workspace if there is one, and results
 };
 
-// Adds the events to `clocks`.
-StepUses uses_of(const Program& program,
-                 const TensorRegions& regions,
-                 const SlotNumbers& numbers,
-                 StreamClocks& clocks);
+StepUses uses_of(const Program& program, const TensorRegions& regions, const SlotNumbers& numbers);
 
 }  // namespace tessera

@@ -28,46 +28,32 @@ void Uses::add(const Uses& uses) {
   }
 }
 
-StreamClocks::StreamClocks(std::size_t num_streams)
-    : num_streams_(num_streams), clocks_(num_streams * num_streams) {}
+StreamClocks::StreamClocks(const IssueOrder& order, std::size_t num_streams)
+    : order_(order),
+      num_streams_(num_streams),
+      clocks_(num_streams * num_streams),
+      marks_(order.num_marks * num_streams) {}
 
-std::size_t StreamClocks::add_events(std::size_t count) {
-  const std::size_t first = events_.size() / num_streams_;
-  events_.resize(events_.size() + count * num_streams_);
-  return first;
-}
-
-void StreamClocks::issue(StreamId stream) {
-  stream_ = stream;
-  const std::span<std::int64_t> clock = clock_in(clocks_, stream.at());
-  if (stream.index != 0) {
+void StreamClocks::begin(const IssueStep& step) {
+  stream_ = step.stream;
+  now_ = stream_ * num_streams_;
+  const std::span<std::int64_t> clock = clock_in(clocks_, stream_);
+  if (stream_ != 0) {
     raise(clock, clock_in(clocks_, 0));
   }
-  ++clock[stream.at()];
-}
-
-bool StreamClocks::wait(std::size_t event) {
-  const std::span<const std::int64_t> signalled = clock_in(events_, event);
-  raise(clock_in(clocks_, stream_.at()), signalled);
-  return std::ranges::any_of(signalled, [](std::int64_t count) { return count > 0; });
-}
-
-void StreamClocks::signal(std::size_t event) {
-  std::ranges::copy(clock_in(clocks_, stream_.at()), clock_in(events_, event).begin());
-}
-
-std::optional<Use> StreamClocks::use() const {
-  return stream_.index == 0 ? std::nullopt : std::optional(Use{stream_, count(stream_, stream_)});
+  for (const StepIndex awaited : order_.waits_of(step)) {
+    raise(clock, clock_in(marks_, order_.steps[awaited].mark));
+  }
 }
 
 std::optional<StreamId> StreamClocks::unordered(const Uses& uses) const {
   const auto found = std::ranges::find_if(
-      uses, [&](const Use& use) { return use.count > count(stream_, use.stream); });
+      uses, [&](const Use& use) { return use.count > counts()[use.stream.at()]; });
   return found == uses.end() ? std::nullopt : std::optional(found->stream);
 }
 
 void StreamClocks::forget_ordered(Uses& uses) const {
-  uses.erase_if([&](const Use& use) { return use.count <= count({0}, use.stream); });
+  uses.erase_if([&](const Use& use) { return use.count <= clocks_[use.stream.at()]; });
 }
 
 }  // namespace tessera

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <optional>
@@ -7,6 +8,7 @@
 #include <vector>
 
 #include "tessera/ir/ids.h"
+#include "tessera/program/issue_order.h"
 
 namespace tessera {
 
@@ -45,49 +47,55 @@ class Uses {
   std::vector<Use> uses_;
 };
 
-// What the instructions of a step come after, as they are issued in the order of the calls. None is
-// issued before stream 0 has done all that stands before it. So a use on stream 0 comes before all
-// that follow, and need not be kept.
+// What the steps of an order come after. None is issued before stream 0 has done all that stands
+// before it: so what stream 0 does comes before all that follows, and need not be kept.
 class StreamClocks {
  public:
-  explicit StreamClocks(std::size_t num_streams);
+  // Borrows the order for its life.
+  StreamClocks(const IssueOrder& order, std::size_t num_streams);
 
-  // More events, numbered from what it returns.
-  std::size_t add_events(std::size_t count);
+  // This is the next step; what follows is about it.
+  void begin(const IssueStep& step);
 
-  // The next instruction is on this stream; what follows is about it.
-  void issue(StreamId stream);
+  // It does the next of what is counted on its stream.
+  void tick() { ++clocks_[now_ + stream_]; }
 
-  // It comes after what the event's last signal came after. False where there was none.
-  bool wait(std::size_t event);
+  // Those that wait for it come after all that it comes after and does.
+  void end(const IssueStep& step) {
+    if (step.mark != IssueStep::kNoMark) {
+      std::ranges::copy(counts(), clock_in(marks_, step.mark).begin());
+    }
+  }
 
-  void signal(std::size_t event);
+  // How many of each stream it comes after, with its own.
+  std::span<const std::int64_t> counts() const { return {&clocks_[now_], num_streams_}; }
 
   // As which one it uses things. Nothing on stream 0.
-  std::optional<Use> use() const;
+  std::optional<Use> use() const {
+    return stream_ == 0 ? std::nullopt
+                        : std::optional(Use{StreamId::of(stream_), counts()[stream_]});
+  }
 
   // The first stream with a use that it does not come after.
   std::optional<StreamId> unordered(const Uses& uses) const;
 
-  // Leaves out uses that come before all instructions still to be issued.
+  // Leaves out uses that come before all steps still to be issued.
   void forget_ordered(Uses& uses) const;
 
  private:
-  // How many instructions of each stream are known to have ended, one clock after the other.
+  // By stream, one clock after the other.
   using Clocks = std::vector<std::int64_t>;
 
   std::span<std::int64_t> clock_in(Clocks& clocks, std::size_t i) const {
     return {&clocks[i * num_streams_], num_streams_};
   }
 
-  std::int64_t count(StreamId on, StreamId of) const {
-    return clocks_[on.at() * num_streams_ + of.at()];
-  }
-
+  const IssueOrder& order_;
   std::size_t num_streams_ = 0;
-  Clocks clocks_;          // by stream
-  Clocks events_;          // by event; all 0 before the first signal
-  StreamId stream_ = {0};  // of the instruction
+  Clocks clocks_;           // by stream
+  Clocks marks_;            // by mark
+  std::size_t stream_ = 0;  // of the step
+  std::size_t now_ = 0;     // where its clock begins
 };
 
 }  // namespace tessera

@@ -11,6 +11,7 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include <gmock/gmock.h>
@@ -18,6 +19,7 @@
 
 #include "tessera/base/error.h"
 #include "tessera/base/format.h"
+#include "tessera/program/issue_order.h"
 #include "tessera/program/program.h"
 #include "tessera/program/stream_clocks.h"
 
@@ -101,34 +103,68 @@ void compare_uses(const StreamClocks& clocks,
   }
 }
 
-// One random step of up to 5 streams.
+// One of up to 5 streams in a few calls; some events have two slots.
+Program random_program(std::mt19937& random) {
+  constexpr std::uint32_t kEvents = 4;
+  const auto event = [&] { return EventId::of(random() % kEvents); };
+  Program program;
+  program.streams.resize(1 + random() % 5);
+  program.pools = {{.name = "pool", .slots = 2}};
+  program.event_pools = {{EventId{2}, PoolId{0}}, {EventId{3}, PoolId{0}}};
+  Segment& segment = program.segments.emplace_back();
+  segment.instructions.resize(13);
+  for (Instruction& instruction : segment.instructions) {
+    instruction.stream = StreamId::of(random() % program.streams.size());
+    for (std::size_t wait = random() % 3; wait > 0; --wait) {
+      instruction.waits.push_back(event());
+    }
+    if (random() % 2 == 0) {
+      instruction.signals.push_back(event());
+    }
+  }
+  for (int i = 0; i < 3; ++i) {
+    program.calls.push_back(
+        {.segment = SegmentId{0}, .slots = {static_cast<std::int32_t>(random() % 2)}});
+  }
+  return program;
+}
+
 void compare_clocks(std::mt19937& random, std::map<bool, int>& found) {
-  const std::size_t num_streams = 1 + random() % 5;
-  StreamClocks clocks(num_streams);
-  std::size_t num_events = 0;
+  const Program program = random_program(random);
+  const IssueOrder order = issue_order(program);
+  StreamClocks clocks(order, program.streams.size());
   Closure closure;
   std::vector<std::optional<Use>> uses;
-  for (int i = 0; i < 40; ++i) {
-    const std::size_t stream = random() % num_streams;
-    clocks.issue(StreamId::of(stream));
-    closure.issue(stream);
-    if (num_events < 4) {
-      ASSERT_EQ(clocks.add_events(1), num_events);
-      ++num_events;
+  std::vector<std::pair<StepIndex, EventId>> unmet;
+  std::map<std::uint32_t, StepIndex> left;  // by mark, the last step with it
+  for (const IssueStep& step : order.steps) {
+    const Instruction& instruction = instruction_of(program, step);
+    const auto in_slot = [&](EventId event) {
+      return 2 * event.index + Program::slot_of(call_of(program, step), program.pool_of(event));
+    };
+    clocks.begin(step);
+    clocks.tick();
+    closure.issue(instruction.stream.at());
+    for (const EventId event : instruction.waits) {
+      if (!closure.wait(in_slot(event))) {
+        unmet.emplace_back(order.index_of(step), event);
+      }
     }
-    const auto event = [&] { return random() % num_events; };
-    for (std::size_t wait = random() % 3; wait > 0; --wait) {
-      const std::size_t of = event();
-      ASSERT_EQ(clocks.wait(of), closure.wait(static_cast<std::int32_t>(of)));
+    for (const StepIndex awaited : order.waits_of(step)) {
+      EXPECT_EQ(left.at(order.steps[awaited].mark), awaited);
     }
+    left[step.mark] = order.index_of(step);
     compare_uses(clocks, closure, uses, found);
     uses.push_back(clocks.use());
-    EXPECT_EQ(uses.back().has_value(), stream != 0);
-    if (random() % 2 == 0) {
-      const std::size_t of = event();
-      clocks.signal(of);
-      closure.signal(static_cast<std::int32_t>(of));
+    EXPECT_EQ(uses.back().has_value(), instruction.stream != StreamId{0});
+    for (const EventId event : instruction.signals) {
+      closure.signal(in_slot(event));
     }
+    clocks.end(step);
+  }
+  ASSERT_EQ(order.unmet.size(), unmet.size());
+  for (std::size_t i = 0; i < unmet.size(); ++i) {
+    EXPECT_EQ(std::pair(order.unmet[i].step, order.unmet[i].event), unmet[i]);
   }
 }
 

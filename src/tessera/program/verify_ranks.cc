@@ -256,7 +256,7 @@ class SymbolicStep {
 
   // What most of those that meet are about to do is what is expected of all.
   [[noreturn]] void report_mismatch(Queue queue, const Meeting& meeting) const {
-    std::map<std::string, std::vector<Queue>> by_what;
+    std::map<CollectiveWork, std::vector<Queue>> by_what;
     for (const Queue& member : members_of(queue, meeting)) {
       if (const Meeting* arrived = of_rank(member.owner).arrived(member.stream, meeting)) {
         by_what[arrived->call->what].push_back(member);
@@ -287,9 +287,10 @@ class SymbolicStep {
                      next->call->place,
                      next->call->channel->sends ? "to" : "from",
                      peer_of(queue.owner, *next),
-                     next->call->what);
+                     to_string(next->call->what));
     } else if (next != nullptr) {
-      text += format(" at {} along {} ({})", next->call->place, next->call->axis, next->call->what);
+      text += format(
+          " at {} along {} ({})", next->call->place, next->call->axis, to_string(next->call->what));
     } else if (queue.stream < state.calls.size() && !state.calls[queue.stream].empty()) {
       text += format(" at its end, after {}", state.calls[queue.stream].back().call->place);
     } else {

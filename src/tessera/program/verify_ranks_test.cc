@@ -18,6 +18,8 @@
 #include "tessera/passes/program/lower.h"
 #include "tessera/passes/program/overlap.h"
 #include "tessera/program/collective_calls.h"
+#include "tessera/program/issue_order.h"
+#include "tessera/program/operand_types.h"
 #include "tessera/program/program.h"
 
 namespace tessera {
@@ -109,7 +111,7 @@ std::vector<std::string> along(const CollectiveSequence& sequence, std::string_v
   std::vector<std::string> calls;
   for (const CollectiveCall& call : sequence.calls) {
     if (call.axis == axis) {
-      calls.push_back(call.what);
+      calls.push_back(to_string(call.what));
     }
   }
   return calls;
@@ -122,7 +124,7 @@ TEST(CollectiveCalls, KnowWhatEndsBefore) {
   const std::string text = to_string(sequence);
   EXPECT_THAT(text, StartsWith("compute\tcomm\t\n"));
   EXPECT_EQ(sequence.calls[0].stream, 1U);
-  EXPECT_EQ(sequence.calls[0].what,
+  EXPECT_EQ(to_string(sequence.calls[0].what),
             "all_gather of 1024 bytes f32 over 2 ranks, 512 sent, 1 times, of \"w0\" in microbatch "
             "0");
   EXPECT_EQ(sequence.calls[0].place,
@@ -137,13 +139,30 @@ TEST(CollectiveCalls, ReadOnlyWhatIsWhole) {
   const auto error = [](std::string_view text) {
     return error_of(ErrorCode::kInternal, [&] { parse_collective_calls(text); });
   };
-  EXPECT_THAT(error("compute\t\n0\tdata\t\tfold\tthere\n"),
-              HasSubstr("a collective of 5 fields, expected 6: \"0\tdata\t\tfold\tthere\""));
-  EXPECT_THAT(error("compute\t\n0\tdata\t\tfold\tthere\t1x\n"),
+  // Stream, step, use, leg, axis, channel; the work; place, and what ended before.
+  const auto line = [](std::string_view first, std::string_view work, std::string_view last) {
+    return "compute\t\n" + std::string(first) + "\t" + std::string(work) + "\t" +
+           std::string(last) + "\n";
+  };
+  constexpr std::string_view kFirst = "0\t7\t0\t0\tdata\t";
+  constexpr std::string_view kWork = "all_reduce\tsum\tf32\t64\t1\t32\t2\t0\t0\t\"w\"";
+  EXPECT_EQ(to_string(parse_collective_calls(line(kFirst, kWork, "there\t0"))),
+            line(kFirst, kWork, "there\t0"));
+  EXPECT_THAT(error(line(kFirst, kWork, "there")),
+              HasSubstr("a collective of 17 fields, expected 18: \"0\t7\t0\t0\tdata\t\tall"));
+  EXPECT_THAT(error(line(kFirst, kWork, "there\t1x")),
               HasSubstr("found \"1x\", expected a number"));
-  EXPECT_THAT(error("compute\t\n1\tdata\t\tfold\tthere\t0\n"), HasSubstr("stream 1 of 1"));
-  EXPECT_THAT(error("compute\t\n0\t\tsend 0 1 pipeline=2\tx\tthere\t0\n"),
+  EXPECT_THAT(error(line("1\t7\t0\t0\tdata\t", kWork, "there\t0")), HasSubstr("stream 1 of 1"));
+  EXPECT_THAT(error(line("0\t7\t0\t0\t\tsend 0 1 pipeline=2", kWork, "there\t0")),
               HasSubstr("found \"send 0 1 pipeline=2\", expected a channel"));
+  const auto with = [&](std::string_view before, std::string_view after) {
+    std::string work(kWork);
+    work.replace(work.find(before), before.size(), after);
+    return error(line(kFirst, work, "there\t0"));
+  };
+  EXPECT_THAT(with("all_reduce", "fold"), HasSubstr("found \"fold\", expected a collective"));
+  EXPECT_THAT(with("sum", "most"), HasSubstr("found \"most\", expected a fold"));
+  EXPECT_THAT(with("f32", "f31"), HasSubstr("found \"f31\", expected a dtype"));
 }
 
 TEST(CollectiveCalls, ReduceOutwardsAndGatherInwards) {
@@ -161,6 +180,23 @@ TEST(CollectiveCalls, ReduceOutwardsAndGatherInwards) {
   using Names = std::vector<std::string>;
   EXPECT_EQ(axes(R"(all_reduce {axes="a=2 one=1 b=4"})"), (Names{"a", "b", "b", "a"}));
   EXPECT_EQ(axes(R"(all_reduce {axes="a=2"})"), (Names{"a"}));
+}
+
+// The indices lead back to what the text is printed from.
+TEST(CollectiveCalls, KnowTheirStepUseAndLeg) {
+  const Program program = program_of(kTwoLayers);
+  const IssueOrder order = issue_order(program);
+  const CollectiveSequence sequence = collective_calls(program);
+  ASSERT_FALSE(sequence.calls.empty());
+  for (const CollectiveCall& call : sequence.calls) {
+    const Instruction& instruction = instruction_of(program, order.steps.at(call.step));
+    EXPECT_THAT(call.place, testing::EndsWith(info(*instruction.op).name));
+    EXPECT_EQ(instruction.stream.at(), call.stream);
+    const CollectiveUse use = collectives(*instruction.op, operand_types(instruction)).at(call.use);
+    EXPECT_EQ(legs(use).at(call.leg).name, call.axis);
+    EXPECT_EQ(use.bytes, call.what.bytes);
+    EXPECT_EQ(use.kind, call.what.kind);
+  }
 }
 
 TEST(VerifyRanks, AcceptsRealProgramsOnManyMeshes) {
@@ -278,8 +314,7 @@ TEST(VerifyRanks, CatchesAWrongSizeAndNamesTheOneThatDiffers) {
     call.after[0] = 0;
   }
   CollectiveSequence larger = along_data;
-  std::string& what = larger.calls[1].what;
-  what.replace(what.find("1024"), 4, "2048");
+  larger.calls[1].what.bytes = 2048;
   EXPECT_THAT(error_of(ErrorCode::kInternal,
                        [&] {
                          verify_ranks(mesh,
@@ -350,24 +385,29 @@ TEST(VerifyRanks, CatchesACycleOverStreams) {
     return CollectiveSequence{.streams = {"compute", "comm"},
                               .calls = {{.stream = 0,
                                          .axis = "data",
-                                         .what = "all_reduce",
+                                         .what = {.kind = CollectiveKind::kAllReduce},
                                          .after = std::move(compute),
                                          .place = "fold"},
                                         {.stream = 1,
                                          .axis = "data",
-                                         .what = "all_gather",
+                                         .what = {.kind = CollectiveKind::kAllGather},
                                          .after = std::move(comm),
                                          .place = "gather"}}};
   };
   const std::vector classes = {sequence({0, 1}, {0, 0}), sequence({0, 0}, {1, 0})};
   verify_ranks(mesh, classes, std::vector<std::size_t>{0, 0});
   verify_ranks(mesh, classes, std::vector<std::size_t>{1, 1});
+  const std::string fold =
+      " on stream compute at fold along data (all_reduce of 0 bytes f32 over 0 ranks, 0 sent, 0 "
+      "times, in microbatch 0)";
+  const std::string gather =
+      " on stream comm at gather along data (all_gather of 0 bytes f32 over 0 ranks, 0 sent, 0 "
+      "times, in microbatch 0)";
   EXPECT_EQ(error_of(ErrorCode::kInternal,
                      [&] { verify_ranks(mesh, classes, std::vector<std::size_t>{0, 1}); }),
-            "collectives of the ranks wait for each other: rank 0 on stream compute at fold along "
-            "data (all_reduce), waits for rank 0 on stream comm at gather along data (all_gather), "
-            "waits for rank 1 on stream comm at gather along data (all_gather), waits for rank 1 "
-            "on stream compute at fold along data (all_reduce), waits for rank 0 again");
+            "collectives of the ranks wait for each other: rank 0" + fold + ", waits for rank 0" +
+                gather + ", waits for rank 1" + gather + ", waits for rank 1" + fold +
+                ", waits for rank 0 again");
 }
 
 TEST(VerifyRanks, NamesAnAxisThatTheMeshLacks) {

@@ -8,6 +8,7 @@
 
 #include "tessera/base/error.h"
 #include "tessera/program/freed_memory.h"
+#include "tessera/program/issue_order.h"
 #include "tessera/program/lives.h"
 #include "tessera/program/living_memory.h"
 #include "tessera/program/step_uses.h"
@@ -69,9 +70,10 @@ class StepWalk {
  public:
   StepWalk(const Program& program, const WrittenBefore& there, const TensorRegions& regions)
       : program_(program),
+        order_(issue_order(program)),
+        clocks_(order_, program.streams.size()),
         numbers_(program),
-        clocks_(program.streams.size()),
-        uses_(uses_of(program, regions, numbers_, clocks_)),
+        uses_(uses_of(program, regions, numbers_)),
         walk_(program),
         lives_(numbers_.size(), kNone),
         living_(program, numbers_) {
@@ -88,12 +90,11 @@ class StepWalk {
   }
 
   void run() {
+    const IssueStep* step = order_.steps.data();
     for (const Call& call : program_.calls) {
       call_ = &call;
       events_of_call_ = walk_.next_call();
-      const StepUses::Begin& begin = uses_.begins[call.segment.at()];
-      next_access_ = uses_.accesses.data() + begin.access;
-      next_event_ = uses_.events.data() + begin.event;
+      next_access_ = uses_.accesses.data() + uses_.begins[call.segment.at()];
       const Segment& segment = program_[call.segment];
       for (std::size_t i = 0; i < segment.instructions.size(); ++i) {
         with_context(
@@ -104,7 +105,8 @@ class StepWalk {
                             i,
                             to_string(*segment.instructions[i].op));
             },
-            [&] { run_instruction(static_cast<std::int64_t>(i), segment.instructions[i]); });
+            [&] { run_step(*step, segment.instructions[i]); });
+        ++step;
       }
     }
     walk_.end_step();
@@ -117,34 +119,35 @@ class StepWalk {
   }
 
  private:
-  void run_instruction(std::int64_t index, const Instruction& instruction) {
+  void run_step(const IssueStep& step, const Instruction& instruction) {
     const auto take = [&](bool is_end, const auto& act) {
-      while (!events_of_call_.empty() && events_of_call_.front().at.instruction == index &&
+      while (!events_of_call_.empty() &&
+             events_of_call_.front().at.instruction == step.instruction &&
              events_of_call_.front().is_end == is_end) {
         act(events_of_call_.front().number);
         events_of_call_ = events_of_call_.subspan(1);
       }
     };
     take(false, [&](std::size_t number) { begin_life(number, nullptr, call_->microbatch); });
-    execute(instruction);
+    execute(step, instruction);
     take(true, [&](std::size_t number) { end_life(number); });
   }
 
-  void execute(const Instruction& instruction) {
-    clocks_.issue(instruction.stream);
-    for (const EventId event : instruction.waits) {
-      const bool signalled = clocks_.wait(number_of(*next_event_++));
-      TESSERA_CHECK(signalled, "waits for event {}, never signalled", event.index);
+  void execute(const IssueStep& step, const Instruction& instruction) {
+    if (!order_.unmet.empty() && order_.unmet.front().step == order_.index_of(step)) {
+      fail(ErrorCode::kInternal,
+           "waits for event {}, never signalled",
+           order_.unmet.front().event.index);
     }
+    clocks_.begin(step);
+    clocks_.tick();
     const Access* const accesses = next_access_;
     next_access_ += instruction.operands.size() + instruction.results.size() +
                     (instruction.workspace.valid() ? 1 : 0);
-    if (walk_.runs(instruction)) {
+    if (step.works) {
       use_buffers(instruction, {accesses, next_access_});
     }
-    for (std::size_t i = 0; i < instruction.signals.size(); ++i) {
-      clocks_.signal(number_of(*next_event_++));
-    }
+    clocks_.end(step);
   }
 
   // In this call's slot.
@@ -293,14 +296,14 @@ class StepWalk {
   static constexpr std::uint32_t kNone = Records<Life>::kNone;
 
   const Program& program_;
-  SlotNumbers numbers_;
+  IssueOrder order_;
   StreamClocks clocks_;
+  SlotNumbers numbers_;
   StepUses uses_;
   LifeWalk walk_;
   std::span<const LifeEvent> events_of_call_;  // that are still to come
   const Access* next_access_ = nullptr;        // of the call
-  const Slots* next_event_ = nullptr;
-  std::vector<std::uint32_t> lives_;  // by number, its record while it lives, or none
+  std::vector<std::uint32_t> lives_;           // by number, its record while it lives, or none
   Records<Life> life_records_;
   Records<LifeUses> use_records_;
   LivingMemory living_;

@@ -75,7 +75,9 @@ class OneForwardOneBackward {
     return CollectiveCall{.stream = static_cast<std::size_t>(forward) + (step.is_forward ? 0 : 1),
                           .axis = "",
                           .channel = ChannelEnd{.axes = axes_, .places = places, .sends = sends},
-                          .what = "transfer of " + name,
+                          .what = {.kind = CollectiveKind::kSend,
+                                   .bytes = step.is_forward ? 1 : 2,
+                                   .microbatch = static_cast<std::int32_t>(step.microbatch)},
                           .after = {},
                           .place = name};
   }
@@ -165,12 +167,15 @@ TEST(VerifyTransfers, HaveOneOrderInOneQueue) {
   verify_ranks(pipeline.mesh(), queued(0, 1), std::vector<std::size_t>{0, 1});
   EXPECT_EQ(transfer_fault(pipeline.mesh(), queued(0, 0)),
             "collectives of the ranks wait for each other: rank 0 on stream all at F1 to rank 1 "
-            "(transfer of F1), waits for rank 1 on stream all at B0 to rank 0 (transfer of B0), "
+            "(transfer 0 of 1 bytes f32 in microbatch 1), waits for rank 1 on stream all at B0 to "
+            "rank 0 (transfer 0 of 2 bytes f32 in microbatch 0), "
             "waits for rank 0 again");
-  EXPECT_EQ(transfer_fault(pipeline.mesh(), queued(1, 1)),
-            "collectives of the ranks wait for each other: rank 0 on stream all at B0 from rank 1 "
-            "(transfer of B0), waits for rank 1 on stream all at F1 from rank 0 (transfer of F1), "
-            "waits for rank 0 again");
+  EXPECT_EQ(
+      transfer_fault(pipeline.mesh(), queued(1, 1)),
+      "collectives of the ranks wait for each other: rank 0 on stream all at B0 from rank 1 "
+      "(transfer 0 of 2 bytes f32 in microbatch 0), waits for rank 1 on stream all at F1 from "
+      "rank 0 (transfer 0 of 1 bytes f32 in microbatch 1), "
+      "waits for rank 0 again");
 }
 
 TEST(VerifyTransfers, NamesBothEndsOfTransfersThatDoNotMatch) {
@@ -186,12 +191,13 @@ TEST(VerifyTransfers, NamesBothEndsOfTransfersThatDoNotMatch) {
   };
   EXPECT_EQ(mutated([&](auto& calls) { std::iter_swap(nth(calls, 1, 1), nth(calls, 1, 2)); }),
             "collectives of the ranks do not match: found rank 2 on stream receive.forward at F1 "
-            "from rank 1 (transfer of F1); expected rank 1 on stream send.forward at F2 to rank 2 "
-            "(transfer of F2)");
+            "from rank 1 (transfer 0 of 1 bytes f32 in microbatch 1); expected rank 1 on stream "
+            "send.forward at F2 to rank 2 "
+            "(transfer 0 of 1 bytes f32 in microbatch 2)");
   EXPECT_EQ(mutated([&](auto& calls) { calls.erase(nth(calls, 2, 3)); }),
             "a rank misses a collective that others wait in: found rank 1 on stream send.backward "
             "at its end, after B2; expected the collective of rank 0 on stream receive.backward at "
-            "B3 from rank 1 (transfer of B3)");
+            "B3 from rank 1 (transfer 0 of 2 bytes f32 in microbatch 3)");
   // Its send waits for what only comes after it.
   EXPECT_THAT(mutated([&](auto& calls) { nth(calls, 1, 0)->after[4] = 1; }),
               AllOf(StartsWith("collectives of the ranks wait for each other: rank 1 on stream "

@@ -14,6 +14,7 @@
 #include "tessera/base/machine.h"
 #include "tessera/comm/mpi/mpi_launch.h"
 #include "tessera/ops/all_ops.h"
+#include "tessera/program/issue_order.h"
 #include "tessera/resolve/resolve.h"
 #include "tessera/resolve/resolve_layout.h"
 
@@ -174,48 +175,47 @@ std::vector<View> views_of(const std::vector<TensorRef>& tensors) {
 }
 
 template <class Attrs>
-AttentionRuns attention_runs(const Program& program) {
+AttentionRuns attention_runs(const Program& program, const IssueOrder& order) {
   AttentionRuns runs;
-  for (const Call& call : program.calls) {
-    for (const Instruction& instruction : program[call.segment].instructions) {
-      const auto* const attrs = instruction.op->get_if<Attrs>();
-      if (attrs != nullptr && program.runs(instruction, call)) {
-        runs.all += 1;
-        runs.own +=
-            is_left_to_cudnn(*attrs, views_of(instruction.operands), views_of(instruction.results))
-                ? 0
-                : 1;
-      }
+  for (const IssueStep& step : order.steps) {
+    const Instruction& instruction = instruction_of(program, step);
+    const auto* const attrs = instruction.op->get_if<Attrs>();
+    if (attrs != nullptr && step.works) {
+      runs.all += 1;
+      runs.own +=
+          is_left_to_cudnn(*attrs, views_of(instruction.operands), views_of(instruction.results))
+              ? 0
+              : 1;
     }
   }
   return runs;
 }
 
-std::int64_t gathers_of_heads(const Program& program) {
+std::int64_t gathers_of_heads(const Program& program, const IssueOrder& order) {
   std::int64_t count = 0;
-  for (const Call& call : program.calls) {
-    for (const Instruction& instruction : program[call.segment].instructions) {
-      const auto* const gather = instruction.op->get_if<AllGatherAttrs>();
-      if (gather == nullptr || !program.runs(instruction, call)) {
-        continue;
-      }
-      const std::vector<Dim>& dims = instruction.operands[0].type.dims;
-      const std::string& name = dims[static_cast<std::size_t>(gather->dim)].name;
-      count += name == "heads" || name == "kv_heads" ? 1 : 0;
+  for (const IssueStep& step : order.steps) {
+    const Instruction& instruction = instruction_of(program, step);
+    const auto* const gather = instruction.op->get_if<AllGatherAttrs>();
+    if (gather == nullptr || !step.works) {
+      continue;
     }
+    const std::vector<Dim>& dims = instruction.operands[0].type.dims;
+    const std::string& name = dims[static_cast<std::size_t>(gather->dim)].name;
+    count += name == "heads" || name == "kv_heads" ? 1 : 0;
   }
   return count;
 }
 
 RankWork rank_work(const Program& step, const Target& target, const ResolvedLayout& resolved) {
   RankWork work;
+  const IssueOrder order = issue_order(step);
   work.ops = cost_by_op(step);
   work.cost = sum(work.ops);
   if (target.kind == DeviceKind::kCuda) {
-    work.attention = attention_runs<AttentionAttrs>(step);
-    work.attention_backward = attention_runs<AttentionBackwardAttrs>(step);
+    work.attention = attention_runs<AttentionAttrs>(step, order);
+    work.attention_backward = attention_runs<AttentionBackwardAttrs>(step, order);
   }
-  work.gathered_heads = gathers_of_heads(step);
+  work.gathered_heads = gathers_of_heads(step, order);
   work.collectives = collective_rows(step, state_axes(resolved.layout));
   work.levels = level_rows(work.collectives, resolved);
   return work;

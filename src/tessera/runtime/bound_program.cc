@@ -12,10 +12,9 @@ namespace tessera {
 BoundProgram::BoundProgram(const Program& program, const ProgramMemory& memory, Backend& backend)
     : program_(program), backend_(backend) {
   for (const Segment& segment : program.segments) {
-    std::vector<Bound>& bound = segments_.emplace_back();
     for (const Instruction& instruction : segment.instructions) {
-      bound.push_back(bind(instruction, memory));
-      require_workspace(bound.back());
+      bound_.push_back(bind(instruction, memory));
+      require_workspace(bound_.back());
     }
   }
 }
@@ -45,8 +44,7 @@ BoundProgram::Bound BoundProgram::bind(const Instruction& instruction,
               .first_moving = static_cast<std::uint32_t>(moving_.size()),
               .num_moving = 0,
               .workspace = {},
-              .moving_workspace = {},
-              .instruction = &instruction};
+              .moving_workspace = {}};
   for (const auto* tensors : {&instruction.operands, &instruction.results}) {
     for (const TensorRef& tensor : *tensors) {
       if (const Buffer& buffer = program_[tensor.buffer]; buffer.offsets.size() > 1) {
@@ -84,12 +82,12 @@ void BoundProgram::require_workspace(const Bound& bound) const {
                 bound.workspace.size());
 }
 
-void BoundProgram::execute(const InstructionRun& run) {
-  const Call& call = *run.call;
-  const Bound& bound = segments_[call.segment.at()][run.index];
-  if (!program_.runs(*bound.instruction, call)) {
+void BoundProgram::execute(const IssueStep& step) {
+  if (!step.works) {
     return;
   }
+  const Call& call = call_of(program_, step);
+  const Bound& bound = bound_[step.place];
   for (std::uint32_t i = 0; i < bound.num_moving; ++i) {
     const Moving& moving = moving_[bound.first_moving + i];
     views_[moving.view].data = address(moving, call);
@@ -99,37 +97,37 @@ void BoundProgram::execute(const InstructionRun& run) {
     workspace = {address(bound.moving_workspace, call), workspace.size()};
   }
   const View* views = views_.data() + bound.first_view;
-  with_context([&] { return place(run); },
+  with_context([&] { return place(step); },
                [&] {
                  backend_.run(*bound.op,
                               {.in = {views, bound.num_operands},
                                .out = {views + bound.num_operands, bound.num_results},
                                .workspace = workspace},
-                              bound.instruction->stream);
+                              step.stream_id());
                });
 }
 
-std::span<std::byte> BoundProgram::only_tensor(const InstructionRun& run) const {
-  const Bound& bound = segments_[run.call->segment.at()][run.index];
+std::span<std::byte> BoundProgram::only_tensor(const IssueStep& step) const {
+  const Bound& bound = bound_[step.place];
   TESSERA_CHECK(bound.num_operands + bound.num_results == 1,
                 "{} has {} operands and {} results, expected one tensor",
-                place(run),
+                place(step),
                 bound.num_operands,
                 bound.num_results);
   View view = views_[bound.first_view];
   if (bound.num_moving > 0) {
-    view.data = address(moving_[bound.first_moving], *run.call);
+    view.data = address(moving_[bound.first_moving], call_of(program_, step));
   }
-  return with_context([&] { return place(run); }, [&] { return memory_of(view); });
+  return with_context([&] { return place(step); }, [&] { return memory_of(view); });
 }
 
-std::string BoundProgram::place(const InstructionRun& run) const {
-  const Segment& segment = program_[run.call->segment];
+std::string BoundProgram::place(const IssueStep& step) const {
+  const Call& call = call_of(program_, step);
   return format("segment {}, microbatch {}, instruction {}: {}",
-                segment.name,
-                run.call->microbatch,
-                run.index,
-                info(*segment.instructions[run.index].op).name);
+                program_[call.segment].name,
+                call.microbatch,
+                step.instruction,
+                info(*bound_[step.place].op).name);
 }
 
 }  // namespace tessera

@@ -9,14 +9,14 @@
 #include "tessera/backend/backend.h"
 #include "tessera/ir/op.h"
 #include "tessera/ir/view.h"
+#include "tessera/program/issue_order.h"
 #include "tessera/program/program.h"
-#include "tessera/runtime/instruction_run.h"
 #include "tessera/runtime/program_memory.h"
 
 namespace tessera {
 
 // A program's instructions with the addresses of their tensors, made once: the views of every
-// segment are bound, however many calls there are. Running one allocates nothing.
+// segment are bound, however many calls there are. Running a step of one allocates nothing.
 class BoundProgram {
  public:
   // Borrows the program and the backend for its life; `memory` is the program's. Errors: kInternal
@@ -26,13 +26,13 @@ class BoundProgram {
   // Gives the instruction to the backend, where it does its work in this call. One thread at a time
   // executes those of a stream, and several streams may run at once. Errors: what kernels throw,
   // with segment, microbatch and instruction as context.
-  void execute(const InstructionRun& run);
+  void execute(const IssueStep& step);
 
   // The memory of the only operand or result of a send or receive, in this call.
-  std::span<std::byte> only_tensor(const InstructionRun& run) const;
+  std::span<std::byte> only_tensor(const IssueStep& step) const;
 
   // "segment forward, microbatch 0, instruction 3: add".
-  std::string place(const InstructionRun& run) const;
+  std::string place(const IssueStep& step) const;
 
  private:
   // What each call moves to its own slot: the view of a buffer with several, or the workspace.
@@ -51,7 +51,6 @@ class BoundProgram {
     std::uint32_t num_moving;
     std::span<std::byte> workspace;
     Moving moving_workspace;  // of no pool where it has one slot
-    const Instruction* instruction;
   };
 
   // `address_in(slot)` of a buffer with several slots.
@@ -66,7 +65,7 @@ class BoundProgram {
   std::vector<View> views_;
   std::vector<Moving> moving_;
   std::vector<std::byte*> addresses_;
-  std::vector<std::vector<Bound>> segments_;
+  std::vector<Bound> bound_;  // by place
 };
 
 }  // namespace tessera

@@ -12,6 +12,7 @@
 #include "tessera/comm/progress.h"
 #include "tessera/ops/op.h"
 #include "tessera/program/channels.h"
+#include "tessera/program/operand_types.h"
 
 namespace tessera {
 
@@ -22,36 +23,32 @@ bool talks(const Instruction& instruction) {
   return !collectives(*instruction.op, operand_types(instruction)).empty();
 }
 
-// By segment and instruction, whether the calling thread waits for other ranks in it; empty where
-// `program` has no transfers, or threads do not order its streams and do its work.
-std::vector<std::vector<bool>> find_talks(const Program& program, bool is_by_threads) {
-  std::vector<std::vector<bool>> talk;
+// By place, whether the calling thread waits for other ranks in it; empty where `program` has no
+// transfers, or threads do not order its streams and do its work.
+std::vector<bool> find_talks(const Program& program, bool is_by_threads) {
+  std::vector<bool> talk;
   if (!is_by_threads || channels_of(program).empty()) {
     return talk;
   }
   for (const Segment& segment : program.segments) {
-    std::vector<bool>& of_segment = talk.emplace_back();
     for (const Instruction& instruction : segment.instructions) {
-      of_segment.push_back(instruction.stream == kOwnStream && talks(instruction));
+      talk.push_back(instruction.stream == kOwnStream && talks(instruction));
     }
   }
   return talk;
 }
 
 // Of what a checkpoint holds: accumulators are written all the time.
-InstructionRun first_state_write(const Program& program) {
+std::optional<StepIndex> first_state_write(const Program& program, const IssueOrder& order) {
   const auto is_saved = [&](const TensorRef& tensor) {
     const Buffer& buffer = program[tensor.buffer];
     return buffer.persistent &&
            (buffer.category == Category::kParameter || buffer.category == Category::kOptimizer);
   };
-  InstructionRun first;
-  for_each_run(program, [&](const InstructionRun& run, const Instruction& instruction) {
-    if (first.call == nullptr && std::ranges::any_of(instruction.results, is_saved)) {
-      first = run;
-    }
+  const auto first = std::ranges::find_if(order.steps, [&](const IssueStep& step) {
+    return std::ranges::any_of(instruction_of(program, step).results, is_saved);
   });
-  return first;
+  return first == order.steps.end() ? std::nullopt : std::optional(order.index_of(*first));
 }
 
 std::vector<std::string> call_names(const Program& program) {
@@ -72,12 +69,13 @@ Executor::Executor(const Program& program,
                    std::shared_ptr<Arena> arena,
                    std::int64_t arena_bytes)
     : program_(program),
+      order_(issue_order(program)),
       backend_(backend),
       memory_(program, std::move(arena), arena_bytes),
       bound_(program, memory_, backend),
-      first_write_(first_state_write(program)),
-      streams_(program, bound_, backend) {
-  batches_ = plan_batches(program, backend, streams_.is_by_backend(), first_write_);
+      first_write_(first_state_write(program, order_)),
+      streams_(program, order_, bound_, backend) {
+  batches_ = plan_batches(program, order_, backend, streams_.is_by_backend(), first_write_);
   if (World* const world = backend.world()) {
     progress_ = &world->progress();
     first_call_ = progress_->add_calls(call_names(program));
@@ -95,14 +93,14 @@ void Executor::run_step() {
 
 void Executor::run_all() {
   if (!streams_.has_other_streams() && !backend_.orders_streams()) {
-    run_calls();
+    run_order();
     backend_.synchronize();
     has_run_ = true;
     return;
   }
   try {
     streams_.start_step();
-    run_calls();
+    run_order();
     streams_.end_step();
     backend_.synchronize();  // what kernels failed with comes out here, and ends the others too
     has_run_ = true;
@@ -118,22 +116,21 @@ void Executor::run_all() {
   }
 }
 
-void Executor::run_calls() {
+void Executor::run_order() {
   talk_seconds_ = 0;
+  streams_.stamps().clear();
   if (!batches_.empty()) {
     run_batches();
     return;
   }
-  for (const Call& call : program_.calls) {
-    require_time();
-    const std::size_t end = program_[call.segment].instructions.size();
-    if (&call != first_write_.call) {
-      run_range(call, 0, end);
-      continue;
+  for (const IssueStep& step : order_.steps) {
+    if (step.instruction == 0) {
+      require_time();
     }
-    run_range(call, 0, first_write_.index);
-    writes_states_.store(true, std::memory_order_release);
-    run_range(call, first_write_.index, end);
+    if (order_.index_of(step) == first_write_) {
+      writes_states_.store(true, std::memory_order_release);
+    }
+    run(step);
   }
 }
 
@@ -143,44 +140,51 @@ void Executor::require_time() const {
                   "the step under way is given up, since there is no time to end it");
 }
 
-void Executor::run_range(const Call& call, std::size_t begin, std::size_t end) {
-  for (std::size_t i = begin; i < end; ++i) {
-    run({.call = &call, .index = i});
-  }
-}
-
 void Executor::run_batches() {
   num_replayed_ = 0;
   for (StepBatch& batch : batches_) {
     if (batch.writes_states) {
       writes_states_.store(true, std::memory_order_release);
     }
-    const auto run_each = [&] {
-      for (const InstructionRun& next : batch.runs) {
-        run(next);
-      }
-    };
-    if (!batch.is_recorded || !has_run_) {
-      run_each();
+    if (batch.is_recorded && has_run_) {
+      replay(batch);
       continue;
     }
-    if (!batch.recording) {
-      batch.recording = backend_.record(run_each);
-    }
-    batch.recording->replay();
-    ++num_replayed_;
-    if (progress_ != nullptr) {
-      progress_->finish_instruction();
+    for (const IssueStep& step : batch.steps) {
+      run(step);
     }
   }
 }
 
-void Executor::run(const InstructionRun& next) {
-  if (progress_ != nullptr && next.index == 0) {
-    progress_->start_call(first_call_ +
-                          static_cast<std::size_t>(next.call - program_.calls.data()));
+void Executor::replay(StepBatch& batch) {
+  StepStamps& stamps = streams_.stamps();
+  const bool is_stamped = stamps.is_on() && batch.recording != nullptr;
+  if (!batch.recording) {
+    batch.recording = backend_.record([&] {
+      for (const IssueStep& step : batch.steps) {
+        run(step);
+      }
+    });
   }
-  if (talks_itself(next)) {
+  const std::int64_t begin = is_stamped ? StepStamps::now() : 0;
+  batch.recording->replay();
+  if (is_stamped) {
+    const std::int64_t end = StepStamps::now();
+    for (const IssueStep& step : batch.steps) {
+      stamps.add(step, begin, end);
+    }
+  }
+  ++num_replayed_;
+  if (progress_ != nullptr) {
+    progress_->finish_instruction();
+  }
+}
+
+void Executor::run(const IssueStep& next) {
+  if (progress_ != nullptr && next.instruction == 0) {
+    progress_->start_call(first_call_ + next.call);
+  }
+  if (!talks_.empty() && talks_[next.place]) {
     const auto start = std::chrono::steady_clock::now();
     const double waited_before = streams_.waited_seconds();
     streams_.run(next);
@@ -188,7 +192,7 @@ void Executor::run(const InstructionRun& next) {
   } else {
     streams_.run(next);
   }
-  if (progress_ != nullptr && instruction_of(program_, next).stream == kOwnStream) {
+  if (progress_ != nullptr && next.stream == 0) {
     progress_->finish_instruction();
   }
   // The first step loads kernels, and a driver that does may hold up other ranks of the process:
@@ -196,10 +200,6 @@ void Executor::run(const InstructionRun& next) {
   if (!has_run_ && backend_.orders_streams() && talks(instruction_of(program_, next))) {
     backend_.synchronize();
   }
-}
-
-bool Executor::talks_itself(const InstructionRun& next) const {
-  return !talks_.empty() && talks_[next.call->segment.at()][next.index];
 }
 
 std::vector<std::pair<std::string, double>> Executor::profile_step() {
@@ -211,12 +211,12 @@ std::vector<std::pair<std::string, double>> Executor::profile_step() {
                   info(*channels.begin()->second->op).name);
   memory_.inputs_to_device();
   std::map<std::string, double> seconds;
-  for_each_run(program_, [&](const InstructionRun& run, const Instruction& instruction) {
+  for (const IssueStep& step : order_.steps) {
     const auto start = std::chrono::steady_clock::now();
-    bound_.execute(run);
+    bound_.execute(step);
     backend_.synchronize();
-    seconds[info(*instruction.op).name] += seconds_since(start);
-  });
+    seconds[info(*instruction_of(program_, step).op).name] += seconds_since(start);
+  }
   memory_.outputs_to_host();
   std::vector<std::pair<std::string, double>> rows(seconds.begin(), seconds.end());
   std::stable_sort(

@@ -12,20 +12,22 @@
 #include <vector>
 
 #include "tessera/backend/backend.h"
+#include "tessera/program/issue_order.h"
 #include "tessera/program/program.h"
 #include "tessera/runtime/bound_program.h"
-#include "tessera/runtime/instruction_run.h"
 #include "tessera/runtime/program_memory.h"
 #include "tessera/runtime/step_batches.h"
+#include "tessera/runtime/step_stamps.h"
 #include "tessera/runtime/stream_order.h"
 
 namespace tessera {
 
 class Progress;  // comm/progress.h
 
-// Runs a program's step on a backend. The arena is allocated once, and the views of every segment
-// are bound once; a step allocates nothing. What a backend can record it records in the second
-// step, whose arguments are those of all that follow. StreamOrder says how several streams run.
+// Runs a program's step on a backend, in its issue_order(). The arena is allocated once, and the
+// views of every segment are bound once; a step allocates nothing. What a backend can record it
+// records in the second step, whose arguments are those of all that follow. StreamOrder says how
+// several streams run.
 class Executor {
  public:
   // Borrows both for its life. Errors: kOutOfMemory; kInternal where the backend needs more
@@ -40,7 +42,7 @@ class Executor {
            std::shared_ptr<Arena> arena,
            std::int64_t arena_bytes);
 
-  // Executes the call list once, and returns when all streams have.
+  // Executes the order once, and returns when all streams have.
   // Errors: what kernels throw, with segment, microbatch and instruction as context; of another
   // stream, where this one next waits for it. An error ends all streams: work that has not begun is
   // dropped, what waits for other ranks is aborted, and a program of several streams runs no more.
@@ -53,6 +55,13 @@ class Executor {
   // Whether parameters and optimizer states are those of the last step that ended: the update of
   // one that failed had not begun to write them. Any thread may ask.
   bool states_are_whole() const { return !writes_states_.load(std::memory_order_acquire); }
+
+  // From now on run_step() stamps what it does: between two steps.
+  void stamp_steps() { streams_.stamps().turn_on(); }
+
+  // Those of the last step. What was replayed as one has the stamps of that; in the step that
+  // records it, those of recording.
+  const StepStamps& stamps() const { return streams_.stamps(); }
 
   // Seconds by op over one step, each instruction timed in its place, all on the calling thread;
   // longest first. Errors: kUnsupported for a program with transfers.
@@ -98,6 +107,8 @@ class Executor {
 
   const Program& program() const { return program_; }
 
+  const IssueOrder& order() const { return order_; }
+
   std::int64_t memory_bytes() const { return program_.arena_bytes; }
 
   // Whether the host's side of the arena is a copy of the device's.
@@ -106,21 +117,20 @@ class Executor {
  private:
   void run_all();
   void require_time() const;
-  void run_calls();
-  void run_range(const Call& call, std::size_t begin, std::size_t end);
+  void run_order();
   void run_batches();
-  void run(const InstructionRun& next);
-  bool talks_itself(const InstructionRun& next) const;
+  void replay(StepBatch& batch);
+  void run(const IssueStep& next);
 
   const Program& program_;
+  const IssueOrder order_;
   Backend& backend_;
   ProgramMemory memory_;
   BoundProgram bound_;
   std::vector<StepBatch> batches_;  // none where the backend records nothing
   bool has_run_ = false;
-  // By segment and instruction, of a program with transfers: whether the calling thread waits for
-  // other ranks in it.
-  std::vector<std::vector<bool>> talks_;
+  // By place, of a program with transfers: whether the calling thread waits for other ranks in it.
+  std::vector<bool> talks_;
   double talk_seconds_ = 0;  // that it did in the last step
   std::size_t num_replayed_ = 0;
   bool failed_ = false;
@@ -128,7 +138,7 @@ class Executor {
   Progress* progress_ =
       nullptr;                  // of the rank, for others that wait for it; null where it is alone
   std::size_t first_call_ = 0;  // by which it knows the program's
-  InstructionRun first_write_;  // of a parameter or an optimizer state; no call: there is none
+  std::optional<StepIndex> first_write_;     // of a parameter or an optimizer state
   std::atomic<bool> writes_states_ = false;  // from there on to the end of the step
   StreamOrder streams_;                      // ends before what its thread uses
 };

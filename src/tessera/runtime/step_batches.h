@@ -1,29 +1,33 @@
 #pragma once
 
+#include <cstdint>
 #include <memory>
+#include <optional>
+#include <span>
 #include <vector>
 
 #include "tessera/backend/backend.h"
+#include "tessera/program/issue_order.h"
 #include "tessera/program/program.h"
-#include "tessera/runtime/instruction_run.h"
 
 namespace tessera {
 
-// Instructions of a step, one after the other, that the backend records as one, of all streams
+// Steps of an order, one after the other, that the backend records as one, of all streams
 // where it orders them and otherwise of stream 0; or those that it does not record.
 struct StepBatch {
-  std::vector<InstructionRun> runs;
+  std::span<const IssueStep> steps;
   bool is_recorded = false;
-  bool writes_states = false;                      // the first write of the step is among them
+  bool writes_states = false;                      // the first write of a state is among them
   std::unique_ptr<Recording> recording = nullptr;  // from the second step on
 };
 
-// The batches of a step, in order; none where the backend records nothing. `is_by_backend`: the
-// program has further streams, which the backend orders. `first_write` is the step's first write of
-// a state, if any. Batches point into the program.
+// The batches of the program's order; none where the backend records nothing. `is_by_backend`: the
+// program has further streams, which the backend orders. `first_write` is the first step that
+// writes a state, if any. Batches point into the order.
 std::vector<StepBatch> plan_batches(const Program& program,
+                                    const IssueOrder& order,
                                     const Backend& backend,
                                     bool is_by_backend,
-                                    const InstructionRun& first_write);
+                                    std::optional<StepIndex> first_write);
 
 }  // namespace tessera

@@ -21,12 +21,14 @@ constexpr std::chrono::milliseconds kIdle(100);
 TransferThread::TransferThread(World& world,
                                std::vector<TransferLane> lanes,
                                HasEnded has_ended,
-                               Note note)
+                               Note note,
+                               StepStamps& stamps)
     : world_(world),
       lanes_(std::move(lanes)),
       progress_(lanes_.size()),
       has_ended_(std::move(has_ended)),
       note_(std::move(note)),
+      stamps_(stamps),
       thread_([this] { loop(); }) {}
 
 TransferThread::~TransferThread() {
@@ -132,14 +134,23 @@ bool TransferThread::go_on(std::size_t lane) {
 }
 
 // Whether it is done.
-bool TransferThread::move(const Transfer& transfer, Progress& progress) const {
+bool TransferThread::move(const Transfer& transfer, Progress& progress) {
   if (!progress.under_way) {
     const bool may_begin = std::ranges::all_of(
         transfer.after, [&](const Awaited& awaited) { return has_ended_(awaited, progress.step); });
-    if (!may_begin || transfer.channel == nullptr) {
-      return may_begin;
+    if (!may_begin) {
+      return false;
     }
+    progress.begin = stamps_.is_on() ? StepStamps::now() : 0;
   }
+  const bool is_done = transfer.channel == nullptr || advance(transfer, progress);
+  if (is_done && stamps_.is_on()) {
+    stamps_.add(*transfer.step, progress.begin);
+  }
+  return is_done;
+}
+
+bool TransferThread::advance(const Transfer& transfer, Progress& progress) const {
   return with_context(transfer.place, [&] {
     if (!progress.under_way) {
       transfer.channel->begin(transfer.memory);

@@ -10,7 +10,9 @@
 #include <thread>
 #include <vector>
 
+#include "tessera/program/issue_order.h"
 #include "tessera/runtime/lane.h"
+#include "tessera/runtime/step_stamps.h"
 
 namespace tessera {
 
@@ -25,6 +27,7 @@ struct Awaited {
 
 // A tensor that goes through a channel in each step.
 struct Transfer {
+  const IssueStep* step = nullptr;
   Channel* channel = nullptr;  // null where nothing moves in this call
   std::span<std::byte> memory;
   std::vector<Awaited> after;
@@ -42,13 +45,18 @@ struct TransferLane {
 class TransferThread {
  public:
   // What a transfer comes after is asked with `has_ended`, in the step that its lane is in. Borrows
-  // the world, its bell, which every lane of the step must ring, the lanes and the channels.
+  // the world, its bell, which every lane of the step must ring, the lanes, the channels and the
+  // stamps.
   using HasEnded = std::function<bool(const Awaited& awaited, Lane::Ticket step)>;
 
   // What a transfer fails with is told to `note` first.
   using Note = std::function<void(const std::exception_ptr& error)>;
 
-  TransferThread(World& world, std::vector<TransferLane> lanes, HasEnded has_ended, Note note);
+  TransferThread(World& world,
+                 std::vector<TransferLane> lanes,
+                 HasEnded has_ended,
+                 Note note,
+                 StepStamps& stamps);
 
   // Stops the lanes, and takes back the transfers under way: none uses its memory any more.
   ~TransferThread();
@@ -63,12 +71,14 @@ class TransferThread {
     std::size_t item = 0;
     bool under_way = false;
     bool failed = false;
+    std::int64_t begin = 0;  // of the transfer, for its stamp
   };
 
   void loop();
   bool go_on_with_all();
   bool go_on(std::size_t lane);
-  bool move(const Transfer& transfer, Progress& progress) const;
+  bool move(const Transfer& transfer, Progress& progress);
+  bool advance(const Transfer& transfer, Progress& progress) const;
   void fail(std::size_t lane, const std::exception_ptr& error);
   void withdraw_all();
   std::chrono::microseconds longest_sleep() const;
@@ -79,6 +89,7 @@ class TransferThread {
   std::vector<Progress> progress_;  // by lane
   HasEnded has_ended_;
   Note note_;
+  StepStamps& stamps_;
   std::jthread thread_;
 };
 
