@@ -76,8 +76,20 @@ class BackwardSplit {
     });
   }
 
+  // By node, whether it adds to a sum over microbatches.
+  std::vector<bool> find_sums() const {
+    std::vector<bool> sums(graph_.nodes.size(), false);
+    for (const Output& output : graph_.outputs) {
+      if (output.updates && graph_[output.value].producer.valid()) {
+        sums[graph_[output.value].producer.at()] = true;
+      }
+    }
+    return sums;
+  }
+
   // Of every node, as the backward's two works need it.
   std::vector<Phase> find_phases() const {
+    const std::vector<bool> adds = find_sums();
     std::vector<Phase> phases;
     std::vector<bool> follows(graph_.nodes.size(), false);  // from a node of backward
     std::vector<bool> is_late(graph_.nodes.size(), false);  // made with weight gradients alone
@@ -87,7 +99,7 @@ class BackwardSplit {
       is_late[i] = reads_any(node, is_late);
       bool is_early = false;
       if (node.phase == Phase::kWeightGradient && !is_view(node)) {
-        is_early = !follows[i] && !is_late[i] && takes_no_more(node);
+        is_early = !adds[i] && !follows[i] && !is_late[i] && takes_no_more(node);
         is_late[i] = !is_early;
       }
       phases.push_back(is_early ? Phase::kBackward : node.phase);

@@ -10,8 +10,8 @@ namespace tessera {
 // What differentiate() has marked as weight gradient, with what reduces it and adds it up, stays
 // so, and goes behind all other nodes of a microbatch; but what a node of backward or of another
 // chunk reads is backward, and so is what follows from forward alone, which need not be kept,
-// unless it takes more memory than that: what is gathered for a weight gradient is gathered with
-// it.
+// unless it takes more memory than that (what is gathered for a weight gradient is gathered with
+// it) or adds to a sum over microbatches: every sum has the order of the weight gradients.
 //
 // Weight gradients of a chunk come before or after the backward of another, as the schedule has it:
 // what both would read, or the weight gradients of two chunks, is copied for the chunk that it was
