@@ -15,9 +15,12 @@ inline void expect_equal(const RankResult& found,
                          const std::string& what = "") {
   EXPECT_EQ(found.losses, expected.losses) << what;
   EXPECT_EQ(found.grad_norms, expected.grad_norms) << what;
-  ASSERT_EQ(found.weights.size(), expected.weights.size()) << what;
-  for (const auto& [name, weights] : expected.weights) {
-    EXPECT_TRUE(weights == found.weights.at(name)) << what << ": " << name;
+  EXPECT_FALSE(expected.states.empty()) << what;
+  ASSERT_EQ(found.states.size(), expected.states.size()) << what;
+  for (const auto& [key, bytes] : expected.states) {
+    const auto state = found.states.find(key);
+    ASSERT_TRUE(state != found.states.end() && state->second == bytes)
+        << what << ": " << quote(key.first, key.second);
   }
 }
 

@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <chrono>
 #include <cstdlib>
-#include <cstring>
 #include <filesystem>
 #include <map>
 #include <memory>
@@ -16,7 +15,6 @@
 #include "tessera/backend/test_forwarding_backend.h"
 #include "tessera/base/error.h"
 #include "tessera/base/format.h"
-#include "tessera/base/half.h"
 #include "tessera/checkpoint/checkpoint.h"
 #include "tessera/checkpoint/checkpoint_saver.h"
 #include "tessera/checkpoint/require_model.h"
@@ -112,9 +110,6 @@ std::filesystem::path source_directory() {
   return said != nullptr ? said : TESSERA_SOURCE_DIR;
 }
 
-// Of the groups of ranks that run the same program.
-constexpr std::int64_t kAlikeGeneration = 9;
-
 class RankTrainer {
  public:
   RankTrainer(const RankRun& run, World& world)
@@ -165,24 +160,20 @@ class RankTrainer {
     }
     result.num_replayed = executor_.num_replayed();
     result.sent = by_level(rank_.sent(), run_.mesh);
-    // Parts of tensors are compared through the losses that they give.
-    if (layout_.num_data() == std::ssize(alike_ranks())) {
-      for (const ParameterInit& parameter : parameters_) {
-        if (axes_of(parameter.type, layout_.dims()).empty() &&
-            find_state(program_, parameter.name, StateRole::kParameter) != nullptr) {
-          result.weights[parameter.name] = whole(parameter);
-        }
-      }
-    }
     if (!run_.save.empty()) {
       save(last);
     }
     return result;
   }
 
+  void add_states(WholeStates& states) { states.add(executor_, parameters_, part_); }
+
  private:
   Program compile() {
     Program program = rank_program(run_, workspace_of(*rank_), world_.rank());
+    if (run_.change) {
+      run_.change(program, world_.rank());
+    }
     for (Segment& segment : program.segments) {
       std::erase_if(segment.instructions,
                     [&](const Instruction& instruction) { return is_left_out(*instruction.op); });
@@ -243,17 +234,6 @@ class RankTrainer {
     return valid;
   }
 
-  // Those that run the same program: all but for other places in the pipeline.
-  std::vector<std::int64_t> alike_ranks() const {
-    std::vector<std::size_t> listed;
-    for (std::size_t axis = 0; axis < run_.mesh.axes.size(); ++axis) {
-      if (run_.mesh.axes[axis].group != AxisGroup::kPipeline) {
-        listed.push_back(axis);
-      }
-    }
-    return run_.mesh.members(listed, world_.rank());
-  }
-
   std::unique_ptr<Communicator> everybody() {
     std::vector<std::int64_t> ranks(static_cast<std::size_t>(world_.size()));
     std::iota(ranks.begin(), ranks.end(), 0);
@@ -273,43 +253,6 @@ class RankTrainer {
     meet();
     saver.finish();
     meet();
-  }
-
-  // The whole parameter in f32, gathered by the slices' indices.
-  std::vector<float> whole(const ParameterInit& parameter) {
-    const Binding& binding = find_binding(program_.states, parameter.name);
-    const std::int64_t count = binding.tensor.type.num_elements();
-    const std::span<std::byte> bytes = executor_.state_to_host(binding, 0, count);
-    std::vector<float> own(static_cast<std::size_t>(count));
-    if (binding.tensor.type.dtype == DType::kF32) {
-      std::memcpy(own.data(), bytes.data(), bytes.size());
-    } else {
-      std::transform(reinterpret_cast<const BFloat16*>(bytes.data()),
-                     reinterpret_cast<const BFloat16*>(bytes.data()) + own.size(),
-                     own.begin(),
-                     [](BFloat16 value) { return to_float(value); });
-    }
-    const TensorType& type = binding.tensor.type;
-    if (type.num_dims() != 1 || type.dims[0].name != kSliceDim) {
-      return own;
-    }
-    const std::vector<std::int64_t> ranks = alike_ranks();
-    std::vector<float> all(own.size() * ranks.size());
-    world_.group(ranks, kAlikeGeneration)
-        ->all_gather(std::as_bytes(std::span(own)),
-                     std::as_writable_bytes(std::span(all)),
-                     own.size() * sizeof(float));
-    std::vector<float> result(own.size() * static_cast<std::size_t>(run_.placement.param));
-    for (std::size_t rank = 0; rank < ranks.size(); ++rank) {
-      const StatePart part = state_part(run_.mesh, ranks[rank], {});
-      const auto index = static_cast<std::size_t>(
-          slice_index(part.slice_axes, run_.placement.param, part.coordinate));
-      std::copy_n(all.begin() + static_cast<std::ptrdiff_t>(rank * own.size()),
-                  own.size(),
-                  result.begin() + static_cast<std::ptrdiff_t>(index * own.size()));
-    }
-    result.resize(static_cast<std::size_t>(parameter.type.num_elements()));
-    return result;
   }
 
   const RankRun& run_;
@@ -507,24 +450,22 @@ Program rank_program(const RankRun& run, const WorkspaceQuery& workspace_bytes, 
 
 RankResult run_ranks(const RankRun& run) {
   std::vector<RankResult> results(static_cast<std::size_t>(run.mesh.num_ranks()));
+  WholeStates states;
   launch_ranks(run.mesh.num_ranks(),
                {.world = {.deadline_seconds = 60}, .throttle = run.throttle},
                [&](World& world) {
-                 results[static_cast<std::size_t>(world.rank())] = RankTrainer(run, world).run();
+                 RankTrainer trainer(run, world);
+                 results[static_cast<std::size_t>(world.rank())] = trainer.run();
+                 trainer.add_states(states);
                });
   const bool is_pipeline = !pipeline_axes(run.mesh).empty();
   RankResult& first = results[0];
   for (RankResult& result : results) {
     TESSERA_CHECK(result.losses == first.losses && result.grad_norms == first.grad_norms &&
-                      (is_pipeline || (result.sent == first.sent &&
-                                       result.weights.size() == first.weights.size())),
+                      (is_pipeline || result.sent == first.sent),
                   "ranks disagree");
-    for (const auto& [name, weights] : result.weights) {
-      TESSERA_CHECK(first.weights.try_emplace(name, weights).first->second == weights,
-                    "ranks disagree on {}",
-                    name);
-    }
   }
+  first.states = states.take();
   return first;
 }
 

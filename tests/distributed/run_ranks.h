@@ -4,7 +4,6 @@
 #include <cstdint>
 #include <filesystem>
 #include <functional>
-#include <map>
 #include <memory>
 #include <optional>
 #include <string>
@@ -23,6 +22,7 @@
 #include "tessera/passes/graph/quantize_products.h"
 #include "tessera/passes/program/lower.h"
 #include "tessera/program/program.h"
+#include "tests/distributed/whole_states.h"
 
 namespace tessera {
 
@@ -99,6 +99,7 @@ struct RankRun {
   std::int64_t unknown_token_step = 0;  // with a token that the model has not; 0: none
   bool one_batch = false;               // every step has the tokens of the first
   bool loss_twice = false;              // the second one as a statistic
+  std::function<void(Program& program, std::int64_t rank)> change = nullptr;  // of what is compiled
   std::function<std::unique_ptr<DeviceBackend>()> device = nullptr;  // of each rank; null: the CPU
   JoinNative join = nullptr;  // the world of the devices' collectives, where they have one
 };
@@ -111,9 +112,8 @@ struct RankResult {
   std::vector<double> step_seconds;    // by step, of one rank
   std::vector<double> waited_seconds;  // by step, for the other stream
   std::size_t num_replayed = 0;        // recordings, in the last step of one rank
-  // Whole, in f32, at the end: those that no axis cuts but as state.
-  std::map<std::string, std::vector<float>> weights;
-  Traffic sent;  // of each rank, by level, in all steps
+  States states;                       // at the end
+  Traffic sent;                        // of each rank, by level, in all steps
 };
 
 // The model that is trained.
@@ -139,8 +139,8 @@ Program rank_program(const RankRun& run,
 // What its pipeline ranks do.
 ActionTable action_table(const RankRun& run);
 
-// Runs it; every rank must report the same losses and norms, and the same weights where several
-// have one. Errors: of any rank.
+// Runs it; every rank must report the same losses and norms, and hold the same states where several
+// have them. Errors: of any rank.
 RankResult run_ranks(const RankRun& run);
 
 }  // namespace tessera

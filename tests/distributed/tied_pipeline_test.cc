@@ -227,7 +227,7 @@ TEST(TiedPipeline, GoesOnAtAnotherNumberOfRanks) {
     found.losses.insert(found.losses.end(), result.losses.begin(), result.losses.end());
     found.grad_norms.insert(
         found.grad_norms.end(), result.grad_norms.begin(), result.grad_norms.end());
-    found.weights = result.weights;
+    found.states = result.states;
   }
   expect_equal(found, expected);
 }
