@@ -6,6 +6,7 @@
 #include <filesystem>
 #include <sstream>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include <gmock/gmock.h>
@@ -68,16 +69,21 @@ class MpiEndsTest : public MpiTest {
     return lines.size();
   }
 
-  // The run is, bit by bit, one whose ranks are threads, which nobody disturbed.
-  void expect_undisturbed(const std::string& run,
-                          std::size_t steps,
-                          std::vector<std::string> overrides) const {
+  // Trains "whole", whose ranks are threads and which nobody disturbs.
+  void train_whole(std::size_t steps, std::vector<std::string> overrides) const {
     overrides.insert(
         overrides.end(),
         {format("--train.steps={}", steps), "--schedule.warmup=1", "--schedule.decay_ratio=0"});
     std::filesystem::remove_all(path("whole"));
     const Outcome whole = train("whole", overrides);
     ASSERT_EQ(whole.code, 0) << whole.err;
+  }
+
+  // The run is, bit by bit, that.
+  void expect_undisturbed(const std::string& run,
+                          std::size_t steps,
+                          std::vector<std::string> overrides) const {
+    train_whole(steps, std::move(overrides));
     expect_same_training(run, "whole");
   }
 };
@@ -182,6 +188,46 @@ TEST_F(MpiEndsTest, SurvivorsSaveForARankOfAnotherGroupsReplica) {
                         "--state.preset=hsdp@pair"});
     EXPECT_EQ(expect_saved_steps("run"), 8U);
     expect_no_process();
+  }
+}
+
+// Whichever stage is lost, nobody else has its states: the run goes on from its last checkpoint, as
+// well without a pipeline. All three launches wait for their deadline at one time.
+TEST_F(MpiEndsTest, AStageThatIsKilledEndsThePipeline) {
+  make_tokenizer();
+  const std::string layout = format(
+      "--train.steps=8 {} --train.microbatch=1 --model.layers=3 --checkpoint.every=2 "
+      "--checkpoint.keep=0 {}",
+      kSteady,
+      kShortDeadline);
+  std::string launches;
+  for (int rank = 0; rank < 3; ++rank) {
+    launches += format(
+        "({}; echo $? >code{}) & ",
+        TrainingTest::mpirun(
+            "-n 3 --enable-recovery",
+            format("6:{0}:20 run.toml --run.dir=run{0} {1} --parallel.pipeline=3", rank, layout)),
+        rank);
+  }
+  shell(format("tessera=${{tessera%/*}}/tests/faults/training_with_kill; {}wait", launches));
+  expect_no_process();
+  train_whole(8, {"--train.microbatch=1", "--model.layers=3"});
+  for (int rank = 0; rank < 3; ++rank) {
+    SCOPED_TRACE(rank);
+    const std::string run = format("run{}", rank);
+    EXPECT_NE(read_file(path(format("code{}", rank))), format("{}\n", kTimedOut));
+    std::string messages;
+    for (int survivor = 0; survivor < 3; ++survivor) {
+      messages += survivor == rank ? "" : message_of(survivor, run) + "\n";
+    }
+    EXPECT_THAT(
+        messages,
+        AllOf(ContainsRegex(format("rank ([0-9]+, )*{}[^0-9]", rank)), HasSubstr(", microbatch ")));
+    const Outcome resumed =
+        shell(TrainingTest::mpirun("-n 1", format("train run.toml --run.dir={} {}", run, layout)));
+    ASSERT_EQ(resumed.code, 0) << resumed.err;
+    EXPECT_THAT(resumed.err, ContainsRegex("resuming from .*step-0000000[24] after step [24]\n"));
+    expect_same_training(run, "whole");
   }
 }
 

@@ -55,8 +55,16 @@ TEST_F(MpiTest, ComputesTheBitsOfThreads) {
                              virtual_cluster(4),
                              "--state.preset=zeropp",
                              "--state.wire_block=32"}};
+  const Layout pipeline = {"pipeline", 2, {"--train.microbatch=1", "--parallel.pipeline=2"}};
   for (const Layout& layout : {two,
                                quantized,
+                               pipeline,
+                               Layout{"zbv",
+                                      4,
+                                      {"--train.microbatch=1",
+                                       "--parallel.pipeline=2",
+                                       "--pipeline.schedule=zb-v",
+                                       "--state.preset=fsdp"}},
                                Layout{"four", 4, {"--train.microbatch=1"}},
                                Layout{"tensor", 2, {"--train.microbatch=2", "--parallel.tensor=2"}},
                                Layout{"topo",
@@ -71,6 +79,7 @@ TEST_F(MpiTest, ComputesTheBitsOfThreads) {
   if (has_mpi("mpich")) {
     expect_bits_of_threads(two, "mpich");
     expect_bits_of_threads(quantized, "mpich");
+    expect_bits_of_threads(pipeline, "mpich");
   }
 }
 

@@ -106,8 +106,8 @@ void MpiTest::expect_to_go_on(const std::string& run,
   EXPECT_EQ(metrics(run).size(), done + 2);
 }
 
-std::string MpiTest::message_of(int rank) const {
-  const auto record = nlohmann::json::parse(read_file(path(format("run/exit-{}.json", rank))));
+std::string MpiTest::message_of(int rank, const std::string& run) const {
+  const auto record = nlohmann::json::parse(read_file(path(format("{}/exit-{}.json", run, rank))));
   EXPECT_EQ(record["rank"], rank);
   EXPECT_EQ(record["exit_code"], 5);
   return record["message"];

@@ -52,7 +52,7 @@ class MpiTest : public TrainingTest {
                        const std::vector<std::string>& overrides = {}) const;
 
   // What the exit record of a rank says, which failed because of the machine.
-  std::string message_of(int rank) const;
+  std::string message_of(int rank, const std::string& run = "run") const;
 };
 
 }  // namespace tessera

@@ -84,6 +84,9 @@ INSTANTIATE_TEST_SUITE_P(
                     Variant{"FourMicrobatches",
                             {"--train.microbatch=1", "--memory.recompute=full"},
                             {"--train.microbatch=1"}},
+                    Variant{"Pipeline",
+                            {"--train.microbatch=1", "--parallel.pipeline=2"},
+                            {"--train.microbatch=1"}},
                     Variant{"Bf16", {"--train.dtype=bf16"}, {"--train.dtype=bf16"}},
                     Variant{"InOrder", {"--data.shuffle=false"}, {"--data.shuffle=false"}}),
     [](const auto& test) { return test.param.name; });

@@ -256,7 +256,8 @@ std::vector<std::string> TrainingTest::numbers(const std::string& run) const {
   std::vector<std::string> steps;
   for (const std::string& line : metrics(run)) {
     auto step = nlohmann::json::parse(line);
-    for (const char* key : {"step_seconds", "tokens_per_second", "memory_bytes", "comm_bytes"}) {
+    for (const char* key :
+         {"step_seconds", "tokens_per_second", "memory_bytes", "comm_bytes", "pipeline_ranks"}) {
       step.erase(key);
     }
     steps.push_back(step.dump());
