@@ -244,6 +244,28 @@ TEST(PipelineExplanation, SaysWhatWaitsAndWhatIsHeld) {
   EXPECT_GT(json.at("bubble"), json.at("imbalance"));
 }
 
+// In the dtype of the residual; of tensor ranks that share its tokens each sends its own.
+TEST(PipelineExplanation, CountsTheBytesOfABoundary) {
+  RunConfig config = pipeline_config(8);
+  const auto sent = [&](std::int64_t bytes_per_value) {
+    const Explanation facts = explain(config);
+    const std::int64_t bytes = bytes_per_value * 8 * 512 * *facts.config.model.dim;
+    return std::pair(
+        summary_text(facts),
+        format("  boundaries: a rank sends up to {} over local in a step\n", format_bytes(bytes)));
+  };
+  config.train.dtype = DType::kBF16;
+  const auto [half, of_half] = sent(2);
+  EXPECT_THAT(half, HasSubstr(of_half));
+  config.parallel.tensor = 2;
+  config.parallel.sequence_parallel = false;
+  const auto [whole, of_whole] = sent(2);
+  EXPECT_THAT(whole, HasSubstr(of_whole));
+  config.parallel.sequence_parallel = true;
+  const auto [shared, of_shared] = sent(1);
+  EXPECT_THAT(shared, HasSubstr(of_shared));
+}
+
 // A cluster of two devices that compute a million times as fast as their link is.
 std::string cluster_text(const char* peak) {
   return format(
