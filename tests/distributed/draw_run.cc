@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <cstdlib>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -54,6 +55,11 @@ void draw_neox(Draw& draw, ModelSection& model) {
 }
 
 }  // namespace
+
+std::uint64_t num_drawn(const char* variable, std::uint64_t usual) {
+  const char* const text = std::getenv(variable);
+  return text == nullptr ? usual : std::strtoull(text, nullptr, 10);
+}
 
 ModelDescription draw_model(Draw& draw, std::int64_t tensor, std::int64_t vocab) {
   const std::string name = draw.one_of<std::string>(

@@ -14,6 +14,9 @@
 
 namespace tessera {
 
+// How many of what a test draws: as many as this variable of the environment says, where it is set.
+std::uint64_t num_drawn(const char* variable, std::uint64_t usual);
+
 // Numbers that a seed decides, one after the other.
 class Draw {
  public:

@@ -133,7 +133,9 @@ TEST(SlicedPipeline, TrainsAsDataAndTensorRanksDo) {
 // Of any family, in f32 or bf16, with adapters or without.
 class RandomSlices : public testing::TestWithParam<std::uint64_t> {};
 
-INSTANTIATE_TEST_SUITE_P(Seeds, RandomSlices, testing::Range<std::uint64_t>(0, 16));
+INSTANTIATE_TEST_SUITE_P(Seeds,
+                         RandomSlices,
+                         testing::Range<std::uint64_t>(0, num_drawn("TESSERA_RUNS", 16)));
 
 TEST_P(RandomSlices, TrainAsWholeSequencesDo) {
   Draw draw(1000 + GetParam());
