@@ -8,22 +8,27 @@
 
 #include <gtest/gtest.h>
 
+#include "tessera/actions/csv.h"
 #include "tessera/base/format.h"
+#include "tessera/mesh/random_mesh.h"
 #include "tessera/ops/all_ops.h"
 #include "tessera/program/step_traffic.h"
 #include "tests/distributed/expect_results.h"
+#include "tests/distributed/rank_steps.h"
 #include "tests/distributed/run_ranks.h"
 #include "tests/distributed/schedule_name.h"
 
 namespace tessera {
 namespace {
 
+// Of several documents in a sequence, which each stage must tell apart.
 RankRun base_run(std::int64_t microbatches) {
   return {.model = odd_llama(4),
           .mesh = local_mesh({}),
           .microbatches = microbatches,
           .global_batch = 2 * microbatches,
           .sequence_length = 8,
+          .document_length = 3,
           .steps = 4};
 }
 
@@ -31,6 +36,9 @@ TEST(Pipeline, TrainsAsOneRankDoes) {
   for (const std::int64_t microbatches : {1, 2, 5}) {
     const RankRun alone = base_run(microbatches);
     const RankResult expected = run_ranks(alone);
+    RankRun whole = alone;
+    whole.document_length = 0;
+    EXPECT_NE(run_ranks(whole).losses, expected.losses);
     for (const std::vector<std::int64_t>& layers :
          {std::vector<std::int64_t>{2, 2}, {1, 2, 1}, {2, 1, 1, 0}, {0, 4}}) {
       for (const PipelineSchedule schedule : {PipelineSchedule::kGPipe, PipelineSchedule::k1F1B}) {
@@ -90,11 +98,40 @@ INSTANTIATE_TEST_SUITE_P(Schedules,
                          testing::ValuesIn(kPipelineSchedules),
                          schedule_name);
 
-// Each rank of the pipeline is several, with placements, overlap and recompute of their own.
+// Codes and their scales are those of a microbatch, whatever the ranks.
+TEST(Pipeline, TrainsIn8BitFloats) {
+  RankRun exact = base_run(4);
+  exact.steps = 3;
+  const std::vector<float> exact_losses = run_ranks(exact).losses;
+  for (const Float8Options& options : {Float8Options{.keep_weight_codes = true},
+                                       {.rowwise = true, .head = true, .keep_weight_codes = true},
+                                       {.keep_weight_codes = false}}) {
+    RankRun alone = exact;
+    alone.float8 = options;
+    const RankResult expected = run_ranks(alone);
+    EXPECT_NE(expected.losses, exact_losses);
+    for (const PipelineSchedule schedule : {PipelineSchedule::k1F1B, PipelineSchedule::kZbV}) {
+      RankRun run = alone;
+      run.mesh = local_mesh({.pipeline = 2});
+      run.pipeline = {.layers = layers_of(2 * default_chunks(schedule)), .schedule = schedule};
+      expect_equal(run_ranks(run),
+                   expected,
+                   format("{}{}{}",
+                          name(schedule),
+                          options.rowwise ? ", rowwise" : "",
+                          options.keep_weight_codes ? ", codes kept" : ""));
+    }
+  }
+}
+
+// Each rank of the pipeline is several, with placements, overlap and recompute of their own, which
+// takes turns.
 TEST(Pipeline, TrainsAsDataAndTensorRanksDo) {
+  int turn = 0;
   for (const std::int64_t tensor : {1, 2}) {
     for (const char* const placement : {"ddp", "zero1", "fsdp"}) {
       for (const bool overlap : {false, true}) {
+        const bool recompute = ++turn % 4 < 2;  // by pairs: with overlap or without
         RankRun alone = base_run(3);
         alone.model.kv_heads = 2;
         alone.global_batch = 12;
@@ -102,7 +139,7 @@ TEST(Pipeline, TrainsAsDataAndTensorRanksDo) {
         alone.placement = preset(placement, alone.mesh).placement;
         alone.sequence_parallel = tensor > 1;
         alone.overlap = overlap;
-        alone.recompute = overlap;
+        alone.recompute = recompute;
         RankRun run = alone;
         run.mesh = local_mesh({.data = 2, .tensor = tensor, .pipeline = 2});
         run.pipeline = {.layers = {3, 1}};
@@ -111,6 +148,24 @@ TEST(Pipeline, TrainsAsDataAndTensorRanksDo) {
                      format("tensor {}, {}{}", tensor, placement, overlap ? ", overlap" : ""));
       }
     }
+  }
+}
+
+// Parameters in slices of an inner level, gradients summed over both.
+TEST(Pipeline, TrainsAsDataRanksOfTwoLevelsDo) {
+  RankRun alone = base_run(2);
+  alone.global_batch = 8;
+  alone.steps = 3;
+  alone.mesh = make_mesh(test_cluster({2, 2}), {.data = 4});
+  alone.placement = preset("hsdp@pair", alone.mesh).placement;
+  const RankResult expected = run_ranks(alone);
+  for (const PipelineSchedule schedule : {PipelineSchedule::k1F1B, PipelineSchedule::kZbV}) {
+    RankRun run = alone;
+    run.overlap = schedule == PipelineSchedule::kZbV;
+    run.recompute = schedule == PipelineSchedule::k1F1B;
+    run.mesh = make_mesh(test_cluster({2, 2, 2}), {.data = 4, .pipeline = 2});
+    run.pipeline = {.layers = layers_of(2 * default_chunks(schedule)), .schedule = schedule};
+    expect_equal(run_ranks(run), expected, std::string(name(schedule)));
   }
 }
 
@@ -160,37 +215,57 @@ TEST(Pipeline, SplitsTheBackwardOfTensorRanks) {
 // What all ranks send of parameters and gradients in a step.
 std::int64_t state_bytes(const RankRun& run) {
   Traffic sum;
-  for (std::int64_t rank = 0; rank < run.mesh.num_ranks(); ++rank) {
-    add(sum, step_traffic(rank_program(run, {}, rank)));
+  const std::vector<Program> programs = rank_programs(run);
+  for (const Program& program : programs) {
+    add(sum, step_traffic(program));
   }
-  return sum["data"][static_cast<std::size_t>(TrafficClass::kState)];
+  return sum["data"][static_cast<std::size_t>(TrafficClass::kState)] * run.mesh.num_ranks() /
+         std::ssize(programs);
+}
+
+// Every schedule of two ranks, and a table whose backwards are in two parts, but for the last one.
+std::vector<PipelineRun> two_ranks() {
+  std::vector<PipelineRun> runs;
+  for (const PipelineSchedule schedule : kPipelineSchedules) {
+    runs.push_back({.layers = default_chunks(schedule) == 1 ? std::vector<std::int64_t>{2, 2}
+                                                            : std::vector<std::int64_t>{2, 0, 1, 1},
+                    .schedule = schedule});
+  }
+  const char* const last_is_whole =
+      "0F0,0F1,0I0,0F2,0W0,0I1,0F3,0W1,0I2,0W2,0B3\n"
+      "1F0,1I0,1F1,1W0,1I1,1W1,1F2,1I2,1W2,1F3,1B3\n";
+  runs.push_back({.layers = {2, 2}, .table = parse_table(last_is_whole, "last").table});
+  return runs;
 }
 
 // Every chunk gathers once for each of its forwards and backwards, and reduces as often as ranks do
-// that have all layers.
-TEST(Pipeline, SeveralStagesPerRankSendWhatOneSends) {
+// that have all layers. What is sent is compared in all, what is computed in every other one.
+TEST(Pipeline, SendsOfStatesWhatOneRankSends) {
+  int turn = 0;
   for (const char* const placement : {"ddp", "zero1", "zero2", "fsdp"}) {
     for (const bool overlap : {false, true}) {
       RankRun alone = base_run(4);
       alone.global_batch = 16;
+      alone.steps = 2;
       alone.mesh = local_mesh({.data = 2});
       alone.placement = preset(placement, alone.mesh).placement;
       alone.overlap = overlap;
       const RankResult expected = run_ranks(alone);
       const std::int64_t sent = state_bytes(alone);
       EXPECT_GT(sent, 0);
-      for (const PipelineSchedule schedule : {PipelineSchedule::kInterleaved,
-                                              PipelineSchedule::kLoopedBfs,
-                                              PipelineSchedule::kInterleavedZb,
-                                              PipelineSchedule::kZbV,
-                                              PipelineSchedule::kDualPipeV}) {
+      for (const PipelineRun& pipeline : two_ranks()) {
         RankRun run = alone;
         run.mesh = local_mesh({.data = 2, .pipeline = 2});
-        run.pipeline = {.layers = {2, 0, 1, 1}, .schedule = schedule};
-        const std::string what =
-            format("{}, {}{}", name(schedule), placement, overlap ? ", overlap" : "");
-        expect_equal(run_ranks(run), expected, what);
+        run.pipeline = pipeline;
+        const std::string what = format("{}{}, {}{}",
+                                        name(pipeline.schedule),
+                                        pipeline.table ? " (a table)" : "",
+                                        placement,
+                                        overlap ? ", overlap" : "");
         EXPECT_EQ(state_bytes(run), sent) << what;
+        if (turn++ % 2 == 0) {
+          expect_equal(run_ranks(run), expected, what);
+        }
       }
     }
   }

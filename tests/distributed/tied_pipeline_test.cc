@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <filesystem>
 #include <map>
+#include <set>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -67,9 +68,24 @@ RankRun in_stages(RankRun run, const MeshDegrees& degrees, const Layers& layers)
   return run;
 }
 
-// Schedules and overlap take turns.
+struct TiedCase {
+  PipelineSchedule schedule = PipelineSchedule::k1F1B;
+  Layers layers;
+};
+
+// A pipeline of each schedule: "1f1b" on two ranks where a tensor is cut.
+std::vector<TiedCase> tied_cases(Draw& draw, std::int64_t tensor) {
+  using enum PipelineSchedule;
+  const std::vector<Layers> any = {{2, 1}, {1, 1, 1}, {1, 1, 1, 0}};
+  return {{.schedule = k1F1B, .layers = tensor == 2 ? any[0] : draw.one_of(any)},
+          {.schedule = kGPipe, .layers = draw.one_of(any)},
+          {.schedule = kZbV, .layers = draw.one_of<Layers>({{0, 1, 1, 1}, {1, 1, 0, 1}})}};
+}
+
+// Overlap and layers are drawn.
 TEST(TiedPipeline, TrainsAsWithoutAPipeline) {
-  int turn = 0;
+  Draw draw(23);
+  std::set<std::pair<std::int64_t, bool>> overlaps;
   for (const char* const model : {"llama3", "gpt2"}) {
     for (const std::int64_t microbatches : {1, 3}) {
       for (const char* const placement : {"ddp", "zero1", "fsdp"}) {
@@ -78,25 +94,30 @@ TEST(TiedPipeline, TrainsAsWithoutAPipeline) {
           const MeshDegrees degrees = {.data = 2, .tensor = tensor};
           alone.mesh = mesh_of(degrees);
           alone.placement = preset(placement, alone.mesh).placement;
-          alone.overlap = turn % 2 == 1;
+          alone.overlap = draw.one_in(2);
+          overlaps.emplace(tensor, alone.overlap);
           const RankResult expected = run_ranks(alone);
-          for (const Layers& layers : {Layers{2, 1}, {1, 1, 1}, {1, 1, 1, 0}}) {
-            RankRun run = in_stages(alone, degrees, layers);
-            run.pipeline.schedule =
-                turn++ % 2 == 0 ? PipelineSchedule::k1F1B : PipelineSchedule::kGPipe;
+          for (const auto& [schedule, layers] : tied_cases(draw, tensor)) {
+            const std::int64_t ranks = std::ssize(layers) / default_chunks(schedule);
+            RankRun run = alone;
+            run.mesh = mesh_of({.data = 2, .tensor = tensor, .pipeline = ranks});
+            run.pipeline = {.layers = layers, .schedule = schedule};
             expect_equal(run_ranks(run),
                          expected,
-                         format("{}, {} microbatches, {}, tensor {}, {} ranks",
+                         format("{}, {} microbatches, {}, tensor {}, {} ranks, {}{}",
                                 model,
                                 microbatches,
                                 placement,
                                 tensor,
-                                layers.size()));
+                                ranks,
+                                name(schedule),
+                                alone.overlap ? ", overlap" : ""));
           }
         }
       }
     }
   }
+  EXPECT_EQ(overlaps.size(), 4U);
 }
 
 bool is_tied(const RankRun& run) {
@@ -165,7 +186,9 @@ PipelineSchedule draw_schedule(Draw& draw, std::int64_t ranks, std::int64_t& mic
 // Any schedule, family, placement, wires, adapters over frozen weights, 8-bit products.
 class RandomPipelines : public testing::TestWithParam<std::uint64_t> {};
 
-INSTANTIATE_TEST_SUITE_P(Seeds, RandomPipelines, testing::Range<std::uint64_t>(0, 16));
+INSTANTIATE_TEST_SUITE_P(Seeds,
+                         RandomPipelines,
+                         testing::Range<std::uint64_t>(0, num_drawn("TESSERA_RUNS", 16)));
 
 TEST_P(RandomPipelines, TrainAsWithoutAPipeline) {
   Draw draw(GetParam());
@@ -295,11 +318,7 @@ std::string fault_of(const RankRun& run, const std::vector<Program>& programs, b
   std::vector<CollectiveSequence> classes;
   std::vector<std::size_t> class_of;
   for (const Program& program : programs) {
-    CollectiveSequence calls = collective_calls(program);
-    for (CollectiveCall& call : calls.calls) {
-      // Pipeline ranks name their buffers differently.
-      call.what = call.channel ? call.what : CollectiveWork();
-    }
+    const CollectiveSequence calls = collective_calls(program);
     class_of.push_back(classes.size());
     classes.push_back(one_queue ? in_one_queue(calls) : calls);
   }
