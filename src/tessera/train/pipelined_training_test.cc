@@ -91,35 +91,61 @@ class PipelinedTraining : public testing::Test {
     return numbers;
   }
 
+  // Three steps of each shape give what as many without a pipeline give.
+  void expect_to_go_on(const ModelDescription& model, const std::vector<Shape>& shapes) const {
+    constexpr std::int64_t kStepsOfEach = 3;
+    RunConfig undisturbed = config("whole", {.data = shapes.at(0).data});
+    undisturbed.train.steps = kStepsOfEach * std::ssize(shapes);
+    const auto expected = train(undisturbed, model).checkpoint;
+    std::optional<std::filesystem::path> last;
+    std::int64_t steps = 0;
+    for (const Shape& shape : shapes) {
+      RunConfig part = config("ring", shape);
+      part.train.steps = steps += kStepsOfEach;
+      const TrainResult result = train(part, model);
+      last = result.checkpoint;
+      ASSERT_EQ(std::ssize(result.pipeline), shape.pipeline > 1 ? shape.pipeline : 0);
+      for (const PipelineWaiting& waiting : result.pipeline) {
+        EXPECT_GE(waiting.measured.value(), 0.0);
+        EXPECT_LT(waiting.measured.value(), 1.0);
+        EXPECT_LT(waiting.expected, 1.0);
+      }
+    }
+    EXPECT_EQ(numbers_of("ring"), numbers_of("whole"));
+    EXPECT_TRUE(state_of(last.value()) == state_of(expected.value()));
+  }
+
   TestRun runs_;
 };
 
 // From none to stages in a V, to a stage without layers on data ranks, and back.
 TEST_F(PipelinedTraining, GoesOnWithAnyOtherPipeline) {
   constexpr std::int64_t kData = 2;
-  RunConfig undisturbed = config("whole", {.data = kData});
-  undisturbed.train.steps = 15;
-  const auto expected = train(undisturbed, four_layers()).checkpoint;
-  std::optional<std::filesystem::path> last;
-  std::int64_t steps = 0;
-  for (const Shape& shape : {Shape{.data = kData},
-                             Shape{.pipeline = 3, .schedule = "zb-v", .data = kData},
-                             Shape{.pipeline = 2, .layers = {{4, 0}}, .data = kData},
-                             Shape{.pipeline = 4, .schedule = "gpipe", .data = kData},
-                             Shape{.data = kData}}) {
-    RunConfig part = config("ring", shape);
-    part.train.steps = steps += 3;
-    const TrainResult result = train(part, four_layers());
-    last = result.checkpoint;
-    ASSERT_EQ(std::ssize(result.pipeline), shape.pipeline > 1 ? shape.pipeline : 0);
-    for (const PipelineWaiting& waiting : result.pipeline) {
-      EXPECT_GE(waiting.measured.value(), 0.0);
-      EXPECT_LT(waiting.measured.value(), 1.0);
-      EXPECT_LT(waiting.expected, 1.0);
-    }
-  }
-  EXPECT_EQ(numbers_of("ring"), numbers_of("whole"));
-  EXPECT_TRUE(state_of(last.value()) == state_of(expected.value()));
+  expect_to_go_on(four_layers(),
+                  {{.data = kData},
+                   {.pipeline = 3, .schedule = "zb-v", .data = kData},
+                   {.pipeline = 2, .layers = {{4, 0}}, .data = kData},
+                   {.pipeline = 4, .schedule = "gpipe", .data = kData},
+                   {.data = kData}});
+}
+
+// Adapters' states alone are trained: those of frozen weights are nowhere.
+TEST_F(PipelinedTraining, GoesOnWithAdapters) {
+  ModelDescription model = four_layers();
+  model.adapters = {.rank = 2, .alpha = 4.0, .targets = {"wq", "w2"}};
+  expect_to_go_on(model, {{}, {.pipeline = 4}, {.pipeline = 2, .schedule = "zb-v"}});
+}
+
+// Whatever a rank's threads share, they share it alike.
+TEST_F(PipelinedTraining, TrainsOnSeveralThreadsAsOneRankDoes) {
+  const auto trained = [&](const std::string& run, const Shape& shape) {
+    RunConfig config = this->config(run, shape);
+    config.run.threads = 2;
+    return state_of(train(config, four_layers()).checkpoint.value());
+  };
+  const auto expected = trained("one", {});
+  EXPECT_TRUE(trained("two", {.pipeline = 2}) == expected);
+  EXPECT_EQ(numbers_of("two"), numbers_of("one"));
 }
 
 // One whose stages are empty, between two of another rank's.
@@ -225,64 +251,97 @@ TEST_F(PipelinedTraining, StagesAgreeOnAStepThatIsNotFinite) {
   }
 }
 
-// Calls act() once, before an op of this rank's in this step, in the middle of it.
-TrainHooks in_step(std::int64_t failing_rank,
-                   std::int64_t failing_step,
-                   const std::function<void()>& act) {
-  constexpr std::int64_t kItem = 20;
+// Calls act(number), before each op of this rank's from the start of this step on.
+TrainHooks from_step(std::int64_t acting_rank,
+                     std::int64_t first_step,
+                     const std::function<void(std::int64_t item)>& act) {
   const auto items = std::make_shared<std::atomic<std::int64_t>>(-1);
   return {.before_step =
               [=](std::int64_t rank, std::int64_t step) {
-                if (rank == failing_rank && step == failing_step) {
+                if (rank == acting_rank && step == first_step) {
                   *items = 0;
                 }
               },
           .wrap_backend = [=](std::int64_t rank,
                               std::unique_ptr<Backend> backend) -> std::unique_ptr<Backend> {
             return std::make_unique<FaultBackend>(std::move(backend), [=](std::int64_t) {
-              if (rank != failing_rank || *items < 0) {
-                return;
-              }
-              const std::int64_t item = (*items)++;
-              if (item == kItem) {
-                act();
+              if (rank == acting_rank && *items >= 0) {
+                act((*items)++);
               }
             });
           }};
 }
 
-double seconds_of(const std::function<void()>& body) {
-  const auto start = std::chrono::steady_clock::now();
-  body();
-  return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+// Calls act() before one of the ops of this rank's in its second step.
+TrainHooks at_item(std::int64_t rank, std::int64_t item, const std::function<void()>& act) {
+  return from_step(rank, 2, [=](std::int64_t number) {
+    if (number == item) {
+      act();
+    }
+  });
 }
+
+constexpr std::int64_t kInForward = 20;
 
 // The first cause with its place, at once, though the others wait for what it would have sent.
 TEST_F(PipelinedTraining, EndsWithWhatAStageFailedWith) {
-  constexpr std::int64_t kPipeline = 3;
-  for (std::int64_t rank = 0; rank < kPipeline; ++rank) {
+  const Shape shape = {.pipeline = 3, .data = 2};
+  constexpr std::int64_t kCountedSteps = 2;
+  for (std::int64_t rank = 0; rank < shape.pipeline * shape.data; ++rank) {
+    // What its second and third steps do, which are alike.
+    std::int64_t items = 0;
+    RunConfig config = this->config(format("whole{}", rank), shape);
+    config.validation.every = 0;
+    train(config, four_layers(), from_step(rank, 2, [&](std::int64_t item) { items = item + 1; }));
+    items /= kCountedSteps;
+    // The last ones are the update.
+    const std::int64_t item =
+        std::vector{std::int64_t{0}, kInForward, items - 2}.at(static_cast<std::size_t>(rank % 3));
+    config.run.dir = runs_.run(format("run{}", rank));
+    std::chrono::steady_clock::time_point failed;
     std::string message;
-    const double seconds = seconds_of([&] {
-      try {
-        train(config(format("run{}", rank), {.pipeline = kPipeline}),
-              four_layers(),
-              in_step(rank, 2, [] { fail(ErrorCode::kDeviceError, "the device is gone"); }));
-      } catch (const Error& error) {
-        EXPECT_EQ(error.code(), ErrorCode::kDeviceError);
-        message = error.what();
-      }
-    });
+    try {
+      train(config, four_layers(), at_item(rank, item, [&] {
+              failed = std::chrono::steady_clock::now();
+              fail(ErrorCode::kDeviceError, "the device is gone");
+            }));
+    } catch (const Error& error) {
+      EXPECT_EQ(error.code(), ErrorCode::kDeviceError);
+      message = error.what();
+    }
+    EXPECT_LT(std::chrono::steady_clock::now() - failed, std::chrono::seconds(5))
+        << "the deadline of 60 s has nothing to do with it";
     EXPECT_THAT(message,
                 AllOf(HasSubstr("the device is gone (segment "),
                       HasSubstr(", microbatch "),
-                      HasSubstr(format("(pipeline rank {}: stage {})", rank, rank)),
-                      HasSubstr(format("(rank {})", rank))));
-    EXPECT_LT(seconds, 20.0) << "the deadline of 60 s has nothing to do with it";
+                      HasSubstr(format("(pipeline rank {0}: stage {0})", rank / shape.data)),
+                      HasSubstr(format("(rank {}", rank))));
+    EXPECT_EQ(message.find("(segment update") != std::string::npos, item == items - 2) << message;
+  }
+}
+
+// Longer in all than others wait for a rank that does nothing; here one works, if slowly.
+TEST_F(PipelinedTraining, WaitsForAStageThatWorks) {
+  train(config("whole", {.pipeline = 3}), four_layers());
+  for (const std::int64_t slow : {0, 2}) {
+    const std::string run = format("slow{}", slow);
+    RunConfig config = this->config(run, {.pipeline = 3});
+    config.comm.deadline_seconds = 1;
+    constexpr std::int64_t kSlowItems = 4;
+    std::atomic<std::int64_t> num_slow = 0;
+    train(config, four_layers(), from_step(slow, 2, [&](std::int64_t item) {
+            if (item >= kInForward && item < kInForward + kSlowItems) {
+              ++num_slow;
+              std::this_thread::sleep_for(std::chrono::milliseconds(350));
+            }
+          }));
+    EXPECT_EQ(num_slow, kSlowItems);
+    EXPECT_EQ(numbers_of(run), numbers_of("whole"));
   }
 }
 
 // Those that wait for a rank that stands still say for whom and in what, and end the process, which
-// it is a thread of.
+// it is a thread of. Both neighbours of the one in the middle wait for it.
 TEST_F(PipelinedTraining, EndsWhereAStageHangs) {
   testing::FLAGS_gtest_death_test_style = "threadsafe";
   // The process that ends so has a directory of its own, which it leaves: in this one.
@@ -290,14 +349,14 @@ TEST_F(PipelinedTraining, EndsWhereAStageHangs) {
   const auto hang = [&] {
     RunConfig hangs = config("run", {.pipeline = 3});
     hangs.comm.deadline_seconds = 1;
-    train(hangs, four_layers(), in_step(0, 2, [] {
+    train(hangs, four_layers(), at_item(1, kInForward, [] {
             std::this_thread::sleep_for(std::chrono::hours(1));
           }));
   };
   EXPECT_EXIT(hang(),
               testing::ExitedWithCode(5),
-              "rank . waits at call .* of microbatch .*, which is at call .* of microbatch .*: no "
-              "answer within 1 s .segment ");
+              "error: rank [02] waits at call [^\n]* of microbatch [^\n]* rank 1, which is at call "
+              "[^\n]* of microbatch [^\n]*: no answer within 1 s .segment ");
   ::unsetenv("TMPDIR");
 }
 
