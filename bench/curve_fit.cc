@@ -145,27 +145,30 @@ Errors errors_of(const DeviceSpec& device, const Points& points) {
   return errors;
 }
 
-// Moves each constant up and down by ever smaller factors as long as the mean error falls. Shares
-// stay below 1.
-void fit(DeviceSpec& device, const Points& points, const std::vector<double*>& constants) {
+// Multiplies the constant by `factor` where the mean error then falls, and says whether it does.
+// Shares stay below 1.
+bool move(const DeviceSpec& device, const Points& points, double& constant, double factor) {
+  const double before = constant;
+  const double error = errors_of(device, points).mean;
+  constant = before * factor;
+  const bool is_allowed = before > 1.0 || constant <= 1.0;
+  if (is_allowed && errors_of(device, points).mean < error) {
+    return true;
+  }
+  constant = before;
+  return false;
+}
+
+// Moves each constant up and down by ever smaller factors as long as that helps. The constants are
+// the device's.
+void fit(const DeviceSpec& device, const Points& points, const std::vector<double*>& constants) {
   constexpr std::array kFactors = {1.3, 1.1, 1.03, 1.01, 1.003, 1.001};
-  double least = points.empty() ? 0.0 : errors_of(device, points).mean;
   for (const double factor : kFactors) {
     for (bool moved = !points.empty(); moved;) {
       moved = false;
       for (double* constant : constants) {
-        for (const double by : {factor, 1.0 / factor}) {
-          const double before = *constant;
-          *constant = before * by;
-          const bool is_share = before <= 1.0;
-          const double mean = is_share && *constant > 1.0 ? least : errors_of(device, points).mean;
-          if (mean < least) {
-            least = mean;
-            moved = true;
-          } else {
-            *constant = before;
-          }
-        }
+        moved = move(device, points, *constant, factor) ||
+                move(device, points, *constant, 1.0 / factor) || moved;
       }
     }
   }

@@ -13,8 +13,8 @@ namespace tessera {
 // Source: Dao 2023, arXiv:2307.08691, section 3.3.
 inline constexpr double kAttentionTile = 128.0;
 
-// Bytes that must divide the rows of a product's matrices. Source: NVIDIA, Matrix Multiplication
-// Background User's Guide, section "Requirements to use tensor cores".
+// Bytes that must divide the rows of a product's matrices unless they are f32. Source: NVIDIA,
+// Matrix Multiplication Background User's Guide, section "Requirements to use tensor cores".
 inline constexpr std::int64_t kAlignment = 16;
 
 // How much longer a product takes whose rows they do not divide. A guess between 4 and 8, which

@@ -23,7 +23,8 @@ double reuse(const DeviceSpec::Tile& tile) {
 
 // Tiles that cover a side.
 double cover(std::int64_t side, std::int64_t tile) {
-  return static_cast<double>((side + tile - 1) / tile);
+  const std::int64_t tiles = (side + tile - 1) / tile;
+  return static_cast<double>(tiles);
 }
 
 }  // namespace
@@ -97,7 +98,7 @@ double DeviceTime::product_seconds(const Work& work) const {
   }
   if (device_.tiles.empty()) {
     least = terms * static_cast<double>(work.m) * static_cast<double>(work.n) * batch / rate;
-  } else if (work.row_bytes % kAlignment != 0) {
+  } else if (work.dtype != DType::kF32 && work.row_bytes % kAlignment != 0) {
     least *= kUnalignedTime;
   }
   return least * static_cast<double>(work.times);
