@@ -104,14 +104,14 @@ TEST(TiedPipeline, TrainsAsWithoutAPipeline) {
             run.pipeline = {.layers = layers, .schedule = schedule};
             expect_equal(run_ranks(run),
                          expected,
-                         format("{}, {} microbatches, {}, tensor {}, {} ranks, {}{}",
+                         format("{}, {} microbatches, {}, tensor {}, {} ranks, {}, overlap {}",
                                 model,
                                 microbatches,
                                 placement,
                                 tensor,
                                 ranks,
                                 name(schedule),
-                                alone.overlap ? ", overlap" : ""));
+                                alone.overlap));
           }
         }
       }
