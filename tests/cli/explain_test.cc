@@ -264,8 +264,8 @@ TEST_F(ExplainTest, WritesTheScheduleOfAPipeline) {
     return outcome.err;
   };
   EXPECT_THAT(error("--schedule"), HasSubstr("expected one of the two"));
-  EXPECT_THAT(error("--schedule=x.txt"), HasSubstr("expected a file that ends in .csv"));
-  EXPECT_THAT(error("--gantt=x.png"), HasSubstr("expected a file that ends in .svg"));
+  EXPECT_THAT(error("--schedule=x.txt"), HasSubstr("expected a name that ends in .csv"));
+  EXPECT_THAT(error("--gantt=x.png"), HasSubstr("expected a name that ends in .svg"));
 }
 
 TEST_F(ExplainTest, RefusesATargetThatItDoesNotKnow) {

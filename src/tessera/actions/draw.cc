@@ -162,8 +162,9 @@ std::string draw_table(const ActionTable& table, const Timeline& timeline, std::
     text += line + "\n";
   }
   if (columns < needed) {
-    text += format("(the first {:.3g} % of the step: a line has {} columns)\n",
-                   100.0 * static_cast<double>(columns) / scale / timeline.makespan,
+    const double share = static_cast<double>(columns) / scale / timeline.makespan;
+    text += format("(the first {:.1f} % of the step: a line has {} columns)\n",
+                   std::floor(1000.0 * share) / 10.0,
                    name_width + columns);
   }
   return text;

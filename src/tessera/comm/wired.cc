@@ -83,7 +83,7 @@ void exchange(Communicator& level,
   std::byte* const received = room + all_bytes;
   level.all_to_all({room, all_bytes}, {received, all_bytes});
   // On the stack, unless the level has more ranks than that.
-  std::array<std::byte, 256 * sizeof(const std::byte*)> stack;
+  alignas(const std::byte*) std::array<std::byte, 256 * sizeof(const std::byte*)> stack;
   std::pmr::monotonic_buffer_resource memory(stack.data(), stack.size());
   std::pmr::vector<const std::byte*> parts(static_cast<std::size_t>(level.size()), &memory);
   for (std::size_t rank = 0; rank < parts.size(); ++rank) {

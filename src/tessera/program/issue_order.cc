@@ -67,6 +67,7 @@ class OrderBuilder {
         finish(order_.steps[first + specials_[i].instruction], specials_[i], are_last[call]);
       }
     }
+    mark_awaited();
     return std::move(order_);
   }
 
@@ -200,35 +201,36 @@ class OrderBuilder {
     ++step.num_waits;
   }
 
-  // A mark is free again when others have signalled all that its step has.
-  void add_signal(IssueStep& step, std::size_t number) {
-    const StepIndex before = std::exchange(signalled_[number], order_.index_of(step));
-    if (before == order_.index_of(step)) {
-      return;
-    }
-    if (before != kNoStep && order_.steps[before].mark != IssueStep::kNoMark) {
-      const std::uint32_t mark = order_.steps[before].mark;
-      if (--num_holders_[mark] == 0) {
-        free_marks_.push_back(mark);
-      }
-    }
-    if (step.stream == 0) {
-      return;
-    }
-    if (step.mark == IssueStep::kNoMark) {
-      step.mark = take_mark();
-    }
-    ++num_holders_[step.mark];
+  void add_signal(const IssueStep& step, std::size_t number) {
+    signalled_[number] = order_.index_of(step);
   }
 
-  std::uint32_t take_mark() {
-    if (free_marks_.empty()) {
-      num_holders_.push_back(0);
-      return order_.num_marks++;
+  // A mark of each step that others wait for, which is free again when the last of them has.
+  void mark_awaited() {
+    std::vector<StepIndex> last_waiter(order_.steps.size(), kNoStep);
+    for (const IssueStep& step : order_.steps) {
+      for (const StepIndex awaited : order_.waits_of(step)) {
+        last_waiter[awaited] = order_.index_of(step);
+      }
     }
-    const std::uint32_t mark = free_marks_.back();
-    free_marks_.pop_back();
-    return mark;
+    std::vector<std::uint32_t> free;
+    for (StepIndex at = 0; at < order_.steps.size(); ++at) {
+      IssueStep& step = order_.steps[at];
+      for (const StepIndex awaited : order_.waits_of(step)) {
+        if (last_waiter[awaited] == at) {
+          free.push_back(order_.steps[awaited].mark);
+        }
+      }
+      if (last_waiter[at] == kNoStep) {
+        continue;
+      }
+      if (free.empty()) {
+        step.mark = order_.num_marks++;
+      } else {
+        step.mark = free.back();
+        free.pop_back();
+      }
+    }
   }
 
   const Program& program_;
@@ -237,9 +239,7 @@ class OrderBuilder {
   std::vector<std::size_t> first_special_;  // by segment, and the end
   std::vector<EventSlots> events_;          // that are waited for, and that are signalled
   std::uint32_t num_signals_ = 0;
-  std::vector<StepIndex> signalled_;        // by event and slot, the last step that did
-  std::vector<std::uint32_t> num_holders_;  // by mark, signals that are its step's
-  std::vector<std::uint32_t> free_marks_;
+  std::vector<StepIndex> signalled_;  // by event and slot, the last step that did
   IssueOrder order_;
 };
 

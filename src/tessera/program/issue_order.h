@@ -22,7 +22,7 @@ struct IssueStep {
   std::uint32_t place = 0;        // of the instructions of all segments, one after the other
   std::uint32_t item = 0;         // which of its stream's steps it is, from 0
   std::uint32_t first_wait = 0;   // into IssueOrder::waits
-  std::uint32_t mark = kNoMark;   // what it leaves for other streams that may wait for it
+  std::uint32_t mark = kNoMark;   // what it leaves for the other streams that wait for it
   std::uint16_t num_waits = 0;
   std::uint16_t stream = 0;
   bool works = true;  // or only waits, and is waited for: an `only_last` instruction before that
@@ -51,7 +51,7 @@ struct IssueOrder {
 
   std::vector<Unmet> unmet;                // in order; none where verify() accepts the program
   std::vector<std::uint32_t> first_place;  // by segment
-  std::uint32_t num_marks = 0;             // one is another step's when its step's events come anew
+  std::uint32_t num_marks = 0;  // one is another step's when all have waited for its step
 
   std::span<const StepIndex> waits_of(const IssueStep& step) const {
     return {waits.data() + step.first_wait, step.num_waits};

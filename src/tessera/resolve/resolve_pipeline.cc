@@ -162,6 +162,14 @@ std::vector<std::int64_t> slice_lengths(const RunConfig& config, const Plan& pla
                   format_plural(plan.sequence_length, "token"),
                   plan.sequence_length / unit,
                   format_plural(unit, "tensor rank"));
+  TESSERA_REQUIRE(plan.sequence_length % unit == 0,
+                  ErrorCode::kInvalidConfig,
+                  "{}: found {}, but {} do not divide {}: expected 1, another "
+                  "data.sequence_length or parallel.sequence_parallel = false",
+                  placed(config, "pipeline.slices"),
+                  slices,
+                  format_plural(unit, "tensor rank"),
+                  format_plural(plan.sequence_length, "token"));
   return split_tokens(plan.sequence_length, slices, token_growth(plan), unit);
 }
 

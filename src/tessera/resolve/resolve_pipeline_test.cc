@@ -150,6 +150,10 @@ TEST(ResolvePipeline, RefusesSlicesOfWhatIsNotAddedUp) {
             "pipeline.slices: found 9, but 16 tokens make at most 8 that 2 tensor ranks divide: "
             "expected that or fewer, longer sequences or parallel.sequence_parallel = false");
   config.pipeline.slices = 3;
+  config.data.sequence_length = 13;
+  EXPECT_EQ(error_of_plan(config),
+            "pipeline.slices: found 3, but 2 tensor ranks do not divide 13 tokens: expected 1, "
+            "another data.sequence_length or parallel.sequence_parallel = false");
   config.parallel.sequence_parallel = false;
   EXPECT_EQ(plan_of(config).plan.pipeline->table.slices, 3);
 }

@@ -1,6 +1,7 @@
 #include "tessera/runtime/bound_program.h"
 
 #include <cstddef>
+#include <limits>
 #include <utility>
 
 #include "tessera/base/error.h"
@@ -21,6 +22,9 @@ BoundProgram::BoundProgram(const Program& program, const ProgramMemory& memory, 
 
 template <class Address>
 BoundProgram::Moving BoundProgram::moving(const Buffer& buffer, const Address& address_in) {
+  TESSERA_CHECK(addresses_.size() <= std::numeric_limits<std::uint32_t>::max(),
+                "a program of {} addresses",
+                addresses_.size());
   const Moving result = {.view = static_cast<std::uint32_t>(views_.size()),
                          .first_address = static_cast<std::uint32_t>(addresses_.size()),
                          .pool = buffer.pool};

@@ -365,16 +365,16 @@ TEST(Executor, SaysToABackendWhatStreamsWaitFor) {
   backend.not_recorded = "add";
   Executor executor(program, backend);
   executor.run_step();
-  const std::vector<std::string> call = {"signal 2 on 0",
-                                         "wait 2 on 1",
+  // Of the two that the second stream signals the first waits for the later one.
+  const std::vector<std::string> call = {"signal 1 on 0",
+                                         "wait 1 on 1",
+                                         "gelu on 1",
+                                         "signal 1 on 0",
+                                         "wait 1 on 1",
                                          "gelu on 1",
                                          "signal 0 on 1",
-                                         "signal 2 on 0",
-                                         "wait 2 on 1",
-                                         "gelu on 1",
-                                         "signal 1 on 1",
                                          "add on 0",
-                                         "wait 1 on 0",
+                                         "wait 0 on 0",
                                          "add on 0"};
   std::vector<std::string> expected = call;
   expected.insert(expected.end(), call.begin(), call.end());

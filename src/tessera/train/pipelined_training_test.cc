@@ -289,11 +289,11 @@ TEST_F(PipelinedTraining, EndsWithWhatAStageFailedWith) {
   constexpr std::int64_t kCountedSteps = 2;
   for (std::int64_t rank = 0; rank < shape.pipeline * shape.data; ++rank) {
     // What its second and third steps do, which are alike.
-    std::int64_t items = 0;
+    std::atomic<std::int64_t> num_items = 0;
     RunConfig config = this->config(format("whole{}", rank), shape);
     config.validation.every = 0;
-    train(config, four_layers(), from_step(rank, 2, [&](std::int64_t item) { items = item + 1; }));
-    items /= kCountedSteps;
+    train(config, four_layers(), from_step(rank, 2, [&](std::int64_t /*item*/) { ++num_items; }));
+    const std::int64_t items = num_items / kCountedSteps;
     // The last ones are the update.
     const std::int64_t item =
         std::vector{std::int64_t{0}, kInForward, items - 2}.at(static_cast<std::size_t>(rank % 3));

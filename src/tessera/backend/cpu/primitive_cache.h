@@ -16,7 +16,7 @@ namespace tessera::cpu {
 // addresses change, and the list of them that oneDNN takes.
 class GemmArguments {
  public:
-  // Where the product needs no workspace, the list has none.
+  // Where the product needs no workspace, oneDNN looks at none.
   GemmArguments(const dnnl::matmul::primitive_desc& description, const dnnl::engine& engine);
 
   // Where the next execution reads and writes.

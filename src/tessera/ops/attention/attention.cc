@@ -77,7 +77,8 @@ Work attention_work(WorkKind kind, const Attrs& attrs, Types in) {
           .batch = q[0].bound * q[2].bound,
           .dtype = in[0].dtype,
           .pairs = pairs(attrs, in[0], in[1]),
-          .borders = (attrs.causal ? 1 : 0) + (attrs.window > 0 ? 1 : 0)};
+          .borders = (attrs.causal ? 1 : 0) +
+                     (attrs.window > 0 && attrs.window < in[1].dims[1].bound ? 1 : 0)};
 }
 
 template <class Attrs>

@@ -5,7 +5,6 @@
 #include <cstdint>
 #include <map>
 #include <set>
-#include <utility>
 #include <vector>
 
 #include "tessera/passes/program/overlap/code_body.h"
@@ -34,7 +33,7 @@ void spread(Program& program, std::size_t pool) {
       call.slots[pool] = slots.try_emplace(call.microbatch, next).first->second;
     }
   }
-  program.pools[pool].slots = static_cast<std::int32_t>(slots.size());
+  program.pools[pool].slots = std::max(static_cast<std::int32_t>(slots.size()), 1);
 }
 
 // Which codes touch each buffer.

@@ -47,16 +47,16 @@ void make_copy(ValueInfo& state) {
   }
 }
 
-// How many a channel carries so far, by the rank at its other end.
+// How many a channel carries so far, by the rank at its other end: of those from a rank, or to it.
 using Carried = std::map<std::int64_t, std::int64_t>;
 
 void send_weights(GraphEdit& edit,
                   const TiedParameters& tied,
                   const TiedParameter& parameter,
-                  Carried& carried) {
+                  Carried& sent_to) {
   for (const auto& [reader, reads] : parameter.readers) {
     for (const ValueId state : states_of(edit.graph(), parameter.name, reads)) {
-      Node send = transfer(tied, parameter.owner, reader, SendAttrs{.index = carried[reader]++});
+      Node send = transfer(tied, parameter.owner, reader, SendAttrs{.index = sent_to[reader]++});
       send.operands = {state};
       edit.insert(NodeId::of(0), std::move(send));
     }
@@ -94,7 +94,7 @@ Graph share_tied(Graph graph, const TiedParameters& tied, std::int64_t rank) {
   GraphEdit edit(graph);
   std::vector<Output> outputs = graph.outputs;
   Replaced replaced;
-  Carried carried;
+  Carried received_from;
   for (const auto& [state, parameter] : copies) {
     if (parameter->frozen) {
       continue;
@@ -102,7 +102,7 @@ Graph share_tied(Graph graph, const TiedParameters& tied, std::int64_t rank) {
     const ValueId received = edit.fresh();
     const std::int64_t owner = parameter->owner;
     Node receive = transfer(
-        tied, owner, rank, ReceiveAttrs{.index = carried[owner]++, .type = graph[state].type});
+        tied, owner, rank, ReceiveAttrs{.index = received_from[owner]++, .type = graph[state].type});
     receive.results = {received};
     edit.insert(NodeId::of(0), std::move(receive));
     replaced[state] = received;
@@ -110,9 +110,10 @@ Graph share_tied(Graph graph, const TiedParameters& tied, std::int64_t rank) {
   }
   replace_reads(edit, replaced);
   edit.set_outputs(std::move(outputs));
+  Carried sent_to;
   for (const TiedParameter& parameter : tied.parameters) {
     if (parameter.owner == rank && !parameter.frozen) {
-      send_weights(edit, tied, parameter, carried);
+      send_weights(edit, tied, parameter, sent_to);
     }
   }
   // A parameter whose copy is read is none of this rank's; its own that are frozen stay.
