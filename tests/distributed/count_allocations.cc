@@ -77,62 +77,59 @@ CountedAllocations counted_allocations() {
 
 }  // namespace tessera
 
-// NOLINTBEGIN(readability-inconsistent-declaration-parameter-name): the headers' are reserved
-
+// With the headers' names of parameters.
 extern "C" {
 
-void* malloc(std::size_t bytes) noexcept {
-  return counted(__libc_malloc(bytes));
+void* malloc(std::size_t size) noexcept {
+  return counted(__libc_malloc(size));
 }
 
-void* calloc(std::size_t count, std::size_t bytes) noexcept {
-  return counted(__libc_calloc(count, bytes));
+void* calloc(std::size_t nmemb, std::size_t size) noexcept {
+  return counted(__libc_calloc(nmemb, size));
 }
 
-void* realloc(void* memory, std::size_t bytes) noexcept {
-  count_freed(memory);
-  return counted(__libc_realloc(memory, bytes));
+void* realloc(void* ptr, std::size_t size) noexcept {
+  count_freed(ptr);
+  return counted(__libc_realloc(ptr, size));
 }
 
 void* memalign(std::size_t alignment, std::size_t bytes) noexcept {
   return counted(__libc_memalign(alignment, bytes));
 }
 
-void* aligned_alloc(std::size_t alignment, std::size_t bytes) noexcept {
-  return counted(__libc_memalign(alignment, bytes));
+void* aligned_alloc(std::size_t alignment, std::size_t size) noexcept {
+  return counted(__libc_memalign(alignment, size));
 }
 
-int posix_memalign(void** memory, std::size_t alignment, std::size_t bytes) noexcept {
+int posix_memalign(void** memptr, std::size_t alignment, std::size_t size) noexcept {
   if (alignment % sizeof(void*) != 0 || !std::has_single_bit(alignment)) {
     return EINVAL;
   }
-  void* const found = counted(__libc_memalign(alignment, bytes));
+  void* const found = counted(__libc_memalign(alignment, size));
   if (found == nullptr) {
     return ENOMEM;
   }
-  *memory = found;
+  *memptr = found;
   return 0;
 }
 
-void free(void* memory) noexcept {
-  count_freed(memory);
-  __libc_free(memory);
+void free(void* ptr) noexcept {
+  count_freed(ptr);
+  __libc_free(ptr);
 }
 
 // The library's function of the same name, with what it allocates told apart.
 dnnl_status_t dnnl_primitive_execute(const_dnnl_primitive_t primitive,
                                      dnnl_stream_t stream,
-                                     int num_arguments,
-                                     const dnnl_exec_arg_t* arguments) {
+                                     int nargs,
+                                     const dnnl_exec_arg_t* args) {
   using Execute = decltype(&dnnl_primitive_execute);
   static const auto kExecute =
       reinterpret_cast<Execute>(::dlsym(RTLD_NEXT, "dnnl_primitive_execute"));
   is_in_product = true;
-  const dnnl_status_t status = kExecute(primitive, stream, num_arguments, arguments);
+  const dnnl_status_t status = kExecute(primitive, stream, nargs, args);
   is_in_product = false;
   return status;
 }
 
 }  // extern "C"
-
-// NOLINTEND(readability-inconsistent-declaration-parameter-name)

@@ -191,8 +191,7 @@ TEST(StepStamps, OfOverlappedRanksComeAfterWhatTheyWaitFor) {
 }
 
 TEST(StepStamps, OfPipelinesComeAfterWhatTheyWaitFor) {
-  for (const PipelineSchedule schedule :
-       {PipelineSchedule::k1F1B, PipelineSchedule::kZbV}) {
+  for (const PipelineSchedule schedule : {PipelineSchedule::k1F1B, PipelineSchedule::kZbV}) {
     SCOPED_TRACE(name(schedule));
     EXPECT_GT(expect_stamps(on_pipeline(base_run(), schedule)), 20);
   }

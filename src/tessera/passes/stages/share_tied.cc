@@ -101,8 +101,11 @@ Graph share_tied(Graph graph, const TiedParameters& tied, std::int64_t rank) {
     }
     const ValueId received = edit.fresh();
     const std::int64_t owner = parameter->owner;
-    Node receive = transfer(
-        tied, owner, rank, ReceiveAttrs{.index = received_from[owner]++, .type = graph[state].type});
+    Node receive =
+        transfer(tied,
+                 owner,
+                 rank,
+                 ReceiveAttrs{.index = received_from[owner]++, .type = graph[state].type});
     receive.results = {received};
     edit.insert(NodeId::of(0), std::move(receive));
     replaced[state] = received;
