@@ -47,6 +47,7 @@ double DeviceTime::seconds(const Work& work) const {
     case WorkKind::kAttentionBackward:
       return std::max(attention_seconds(work), memory_seconds(work)) + kernels;
     case WorkKind::kStream:
+    case WorkKind::kFold:
       return memory_seconds(work) + kernels;
     case WorkKind::kGather:
       return memory_seconds(work) / kGatherShare + kernels;

@@ -109,6 +109,9 @@ TEST(DeviceTime, OfMemoryIsThatOfAllBytes) {
   Work gather = stream;
   gather.kind = WorkKind::kGather;
   EXPECT_DOUBLE_EQ(seconds(small_device(), gather), 24.0 / 4.0 / kGatherShare + 1.0);
+  Work fold = stream;
+  fold.kind = WorkKind::kFold;
+  EXPECT_EQ(seconds(small_device(), fold), seconds(small_device(), stream));
   Work wire = stream;
   wire.kind = WorkKind::kWire;
   EXPECT_EQ(seconds(small_device(), wire), 0.0);

@@ -19,6 +19,7 @@ double flop(const Work& work) {
       return 10.0 * k * work.pairs + work.elementwise_flop;
     case WorkKind::kStream:
     case WorkKind::kGather:
+    case WorkKind::kFold:
     case WorkKind::kWire:
       break;
   }

@@ -15,7 +15,14 @@ enum class WorkKind : std::uint8_t {
   kAttentionBackward,  // its gradients
   kStream,             // memory is read and written from end to end
   kGather,             // rows are read or written wherever they lie
-  kWire,               // here the op's collectives() run; the bytes are those that they move
+  // A stream: what arrives from other ranks is added up, or its largest kept, by the communicator.
+  // Where that has sums of its own (comm.reduction = "native"), it takes no time beside the wire's.
+  kFold,
+  // Here the op's collectives() run. Where there are several wires, each runs as many of their
+  // calls
+  // (`count` of each) as any other, in order. The bytes are those of operands and results that they
+  // read and write themselves.
+  kWire,
 };
 
 // One kernel of an op, as a device sees it.

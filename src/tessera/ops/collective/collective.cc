@@ -1,14 +1,13 @@
 #include "tessera/ops/collective/collective.h"
 
 #include <algorithm>
-#include <cmath>
 #include <optional>
 #include <utility>
 
 #include "tessera/base/error.h"
 #include "tessera/base/format.h"
 #include "tessera/mesh/axes.h"
-#include "tessera/mesh/placement.h"
+#include "tessera/ops/collective/collective_slices.h"
 
 namespace tessera {
 namespace {
@@ -19,48 +18,6 @@ void require_folds(Types in) {
                   ErrorCode::kInvalidArgument,
                   "operand 0 is {}, expected f32, bf16 or i64",
                   name(dtype));
-}
-
-double received_share(const AxisSizes& axes) {
-  return 1.0 - 1.0 / static_cast<double>(num_ranks(axes));
-}
-
-// The wire alone.
-Works moved_work(Types in, Types results) {
-  Work wire{.kind = WorkKind::kWire, .dtype = in[0].dtype};
-  count_bytes(wire, in, results);
-  return {wire};
-}
-
-// Of what arrives, the sums of one level after the other: each reads what that before it left.
-Work folded_work(const AxisSizes& axes, Types in, Types results) {
-  Work fold = elementwise_work(received_share(axes), in, results)[0];
-  double left = static_cast<double>(in[0].num_bytes());
-  for (std::size_t i = 0; i + 1 < axes.size(); ++i) {
-    left /= static_cast<double>(axes[i].size);
-    fold.bytes_again += 2.0 * left;
-  }
-  return fold;
-}
-
-// The wire, and the sums behind it.
-Works reduced_work(const AxisSizes& axes, Types in, Types results) {
-  return {{.kind = WorkKind::kWire, .dtype = in[0].dtype}, folded_work(axes, in, results)};
-}
-
-// The same where each rank sums a part, and receives the others' sums.
-Works all_reduced_work(const AxisSizes& axes, Types in) {
-  Works works = reduced_work(axes, in, in);
-  const double others = std::ceil(works[1].bytes_written * received_share(axes));
-  works[0].bytes_written = others;
-  works[1].bytes_written -= others;
-  return works;
-}
-
-// The formats of `attrs` for its axes, or none where slices travel as they are.
-template <class Attrs>
-WireFormats formats_of(const Attrs& attrs) {
-  return formats_of_levels(attrs.wire, attrs.axes.size());
 }
 
 // Errors: kInvalidArgument unless slices of `slice` elements of `dtype` can travel so.
@@ -98,32 +55,6 @@ Traffic hop(const Attrs& attrs, DType dtype, std::int64_t slice) {
     add(sent, {{axes[i].name, {part * (axes[i].size - 1), 0, 0}}});
   }
   return sent;
-}
-
-// Puts around the wire what makes codes of operands and values of codes: of a hop that sends as
-// much as `sent`, and receives as much. The last of `works` reads values otherwise; without one
-// there are none to read.
-void add_codes(Works& works, const Traffic& sent) {
-  Work encode{.dtype = works[0].dtype};
-  for (const auto& [axis, bytes] : sent) {
-    encode.bytes_again += static_cast<double>(bytes[0]);
-  }
-  Work decode = encode;
-  if (works.size() == 1) {
-    std::swap(encode.bytes_read, works[0].bytes_read);
-    std::swap(decode.bytes_written, works[0].bytes_written);
-    works.push_back(decode);
-  } else {
-    std::swap(encode.bytes_read, works[1].bytes_read);
-    works[1].bytes_again += decode.bytes_again;
-  }
-  works.insert(works.begin(), encode);
-}
-
-// Elements of the slices in which an all-reduce moves its operand.
-std::int64_t reduced_slice(const AllReduceSlicesAttrs& attrs, const TensorType& operand) {
-  const std::int64_t ranks = num_ranks(attrs.axes);
-  return padded_elements(operand.num_elements(), ranks) / ranks;
 }
 
 template <class Attrs>
@@ -195,7 +126,7 @@ Collectives shard_uses(const AxisSizes& axes,
   const std::int64_t row_bytes = shard.extent(static_cast<std::size_t>(dim), shard.num_dims()) *
                                  static_cast<std::int64_t>(size_bytes(shard.dtype));
   const std::int64_t rows = shard.extent(0, static_cast<std::size_t>(dim));
-  const std::int64_t count = moves_together(rows, row_bytes) ? 1 : rows;
+  const std::int64_t count = shards_move_together(dim, shard) ? 1 : rows;
   const std::int64_t bytes = count == 1 ? rows * row_bytes : row_bytes;
   Collectives uses =
       one_use(axes, kind, shard, fold, slices_traffic(axes, TrafficClass::kTensor, bytes));
@@ -231,11 +162,6 @@ TensorTypes infer(const AllReduceAttrs&, Types in) {
 
 FactorRule factors(const AllReduceAttrs&, Types in) {
   return parse_factor_rule(format("({0}) -> ({0})", factor_names(in[0].num_dims())));
-}
-
-// A reduce-scatter and an all-gather: each element is added size - 1 times, somewhere.
-Works work(const AllReduceAttrs& attrs, Types in) {
-  return all_reduced_work(attrs.axes, in);
 }
 
 Collectives collectives(const AllReduceAttrs& attrs, Types in) {
@@ -283,14 +209,6 @@ FactorRule factors(const AllReduceSlicesAttrs&, Types in) {
       format("({0}) -> ({0}){1}", names, names.empty() ? "" : " | whole " + factor_list(names)));
 }
 
-Works work(const AllReduceSlicesAttrs& attrs, Types in) {
-  Works works = all_reduced_work(attrs.axes, in);
-  if (!formats_of(attrs).empty()) {
-    add_codes(works, hop(attrs, in[0].dtype, reduced_slice(attrs, in[0])));
-  }
-  return works;
-}
-
 Collectives collectives(const AllReduceSlicesAttrs& attrs, Types in) {
   Traffic sent;
   add(sent, hop(attrs, in[0].dtype, reduced_slice(attrs, in[0])), 2);
@@ -335,14 +253,6 @@ FactorRule factors(const GatherSlicesAttrs& attrs, Types in) {
   return whole_rule(1, infer(attrs, in)[0].num_dims());
 }
 
-Works work(const GatherSlicesAttrs& attrs, Types in) {
-  Works works = moved_work(in, infer(attrs, in));
-  if (!formats_of(attrs).empty()) {
-    add_codes(works, hop(attrs, in[0].dtype, in[0].num_elements()));
-  }
-  return works;
-}
-
 Collectives collectives(const GatherSlicesAttrs& attrs, Types in) {
   return one_use(attrs.axes,
                  CollectiveKind::kAllGather,
@@ -384,14 +294,6 @@ TensorTypes infer(const ReduceSlicesAttrs& attrs, Types in) {
 
 FactorRule factors(const ReduceSlicesAttrs&, Types in) {
   return whole_rule(in[0].num_dims(), 1);
-}
-
-Works work(const ReduceSlicesAttrs& attrs, Types in) {
-  Works works = reduced_work(attrs.axes, in, infer(attrs, in));
-  if (!formats_of(attrs).empty()) {
-    add_codes(works, hop(attrs, in[0].dtype, attrs.slice));
-  }
-  return works;
 }
 
 Collectives collectives(const ReduceSlicesAttrs& attrs, Types in) {
@@ -438,10 +340,6 @@ FactorRule factors(const AllGatherAttrs& attrs, Types in) {
   return shard_rule(attrs.dim, in);
 }
 
-Works work(const AllGatherAttrs& attrs, Types in) {
-  return moved_work(in, infer(attrs, in));
-}
-
 Collectives collectives(const AllGatherAttrs& attrs, Types in) {
   return shard_uses(attrs.axes, CollectiveKind::kAllGather, attrs.dim, in[0], std::nullopt);
 }
@@ -470,10 +368,6 @@ TensorTypes infer(const ReduceScatterAttrs& attrs, Types in) {
 
 FactorRule factors(const ReduceScatterAttrs& attrs, Types in) {
   return shard_rule(attrs.dim, in);
-}
-
-Works work(const ReduceScatterAttrs& attrs, Types in) {
-  return reduced_work(attrs.axes, in, infer(attrs, in));
 }
 
 Collectives collectives(const ReduceScatterAttrs& attrs, Types in) {
@@ -513,10 +407,6 @@ FactorRule factors(const AllToAllAttrs& attrs, Types in) {
   rule.results[0][to] = "cut_to";
   rule.whole.insert(rule.whole.end(), {"cut_from", "cut_to"});
   return rule;
-}
-
-Works work(const AllToAllAttrs& attrs, Types in) {
-  return moved_work(in, infer(attrs, in));
 }
 
 // A rank deals its shard out in as many parts as there are ranks. Along each axis it keeps one in
@@ -561,11 +451,6 @@ TensorTypes infer(const LocalSliceAttrs& attrs, Types in) {
 
 FactorRule factors(const LocalSliceAttrs& attrs, Types in) {
   return shard_rule(attrs.dim, in);
-}
-
-Works work(const LocalSliceAttrs& attrs, Types in) {
-  const TensorTypes results = infer(attrs, in);
-  return streaming_work(0, results, results);
 }
 
 // Each rank's gradient is that of its shard.

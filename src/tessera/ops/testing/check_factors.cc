@@ -128,9 +128,12 @@ Failures check_factors(const Sample& sample) {
     check_work(part, failures);
   }
   const auto wires = std::ranges::count(works, WorkKind::kWire, &Work::kind);
-  const Collectives moved = collectives(*sample.op, sample.operands);
-  if (wires > 1 || (wires == 0 && !moved.empty())) {
-    failures.push_back(format("{} wires for {} collectives", wires, moved.size()));
+  std::int64_t calls = 0;
+  for (const CollectiveUse& use : collectives(*sample.op, sample.operands)) {
+    calls += use.count;
+  }
+  if (wires == 0 ? calls > 0 : calls % wires != 0) {
+    failures.push_back(format("{} wires for {} calls of collectives", wires, calls));
   }
   return failures;
 }

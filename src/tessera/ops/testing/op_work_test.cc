@@ -157,38 +157,5 @@ TEST(OpWork, OfCrossEntropyIsItsChunks) {
                 2 * 2 * 4 * kHead);
 }
 
-TEST(OpWork, OfASumOverRanksComesBehindTheWire) {
-  const AxisSizes axes = {{.name = "data.node", .size = 4}, {.name = "data.cluster", .size = 2}};
-  const TensorTypes in = {parse_tensor_type("f32[embed=64]")};
-  const Works reduced = work(*make_op(ReduceSlicesAttrs{.axes = axes, .slice = 8}), in);
-  ASSERT_EQ(reduced.size(), 2);
-  EXPECT_EQ(reduced[0].kind, WorkKind::kWire);
-  EXPECT_EQ(reduced[0].bytes_read + reduced[0].bytes_written, 0.0);
-  EXPECT_EQ(reduced[1].kind, WorkKind::kStream);
-  EXPECT_EQ(reduced[1].elementwise_flop, 64.0 * 7 / 8);
-  EXPECT_EQ(reduced[1].bytes_read, 64.0 * 4);
-  EXPECT_EQ(reduced[1].bytes_written, 8.0 * 4);
-  EXPECT_EQ(reduced[1].bytes_again, 2 * 16.0 * 4);  // what the first level leaves
-
-  // The sums of other ranks arrive as they are.
-  const Works summed = work(*make_op(AllReduceAttrs{.axes = axes}), in);
-  ASSERT_EQ(summed.size(), 2);
-  EXPECT_EQ(summed[0].bytes_written, 56.0 * 4);
-  EXPECT_EQ(summed[1].bytes_written, 8.0 * 4);
-
-  // Codes of 1 byte are made before the wire and read behind it: 3 slices to the node's others, and
-  // of 4 to the other node.
-  const Works gathered = work(
-      *make_op(GatherSlicesAttrs{
-          .axes = axes, .type = parse_tensor_type("f32[embed=2048]"), .wire = {WireFormat::kInt8}}),
-      TensorTypes{parse_tensor_type("f32[slice=256]")});
-  ASSERT_EQ(gathered.size(), 3);
-  EXPECT_EQ(gathered[0].bytes_read, 256.0 * 4);
-  EXPECT_EQ(gathered[1].kind, WorkKind::kWire);
-  EXPECT_EQ(gathered[2].bytes_written, 2048.0 * 4);
-  EXPECT_EQ(gathered[2].bytes_again, 7 * 260.0);
-  EXPECT_EQ(gathered[0].bytes_again, gathered[2].bytes_again);
-}
-
 }  // namespace
 }  // namespace tessera::conformance
