@@ -108,15 +108,36 @@ Work logits_work(const CrossEntropyAttrs& attrs, Types in, const Chunks& chunks)
   return product;
 }
 
-// Softmax, loss, and the logits' gradient, which is written as the factor of products: they are
-// read for the sum of exponentials, and once more for the gradient.
+// What a pass over the logits takes of each, of two: the sum of exponentials, and the rest.
+constexpr double kSoftmaxFlop = 3.0;
+
+double flop_of_pass(Types in, const Chunks& chunks) {
+  return kSoftmaxFlop * static_cast<double>(chunks.rows * chunks.times) *
+         static_cast<double>(in[1].dims[0].bound);
+}
+
+// Makes the sums of a chunk's rows of which each rank has a part: a kernel sums what lies here, the
+// largest logits go over the wire, a kernel brings sums to the shift of all, and they go over it.
+void add_joined_sums(const CrossEntropyAttrs& attrs, Types in, const Chunks& chunks, Works& works) {
+  constexpr double kSum = 20.0;  // bytes of a row: what is kept of it, and what moves
+  const double sums = kSum * static_cast<double>(chunks.rows);
+  works.push_back({.dtype = attrs.logits,
+                   .elementwise_flop = flop_of_pass(in, chunks),
+                   .bytes_again = chunks.logits + sums});
+  works.push_back({.kind = WorkKind::kWire});
+  works.push_back({.bytes_again = 2.0 * sums});
+  works.push_back({.kind = WorkKind::kWire});
+  works.push_back({.bytes_again = sums});
+}
+
+// Softmax, loss, and the logits' gradient, which is written as the factor of products. Logits are
+// read for the sum of exponentials, unless these are known, and once more for the gradient.
 Work softmax_work(const CrossEntropyAttrs& attrs, Types in, const Chunks& chunks) {
-  constexpr double kFlop = 6.0;  // of a logit
+  const double passes = attrs.axes.empty() ? 2.0 : 1.0;
   Work softmax{.times = chunks.times,
                .dtype = attrs.logits,
-               .elementwise_flop = kFlop * static_cast<double>(chunks.rows * chunks.times) *
-                                   static_cast<double>(in[1].dims[0].bound),
-               .bytes_again = chunks.logits};
+               .elementwise_flop = passes * flop_of_pass(in, chunks),
+               .bytes_again = (passes - 1.0) * chunks.logits};
   if (attrs.gradients) {
     softmax.bytes_again += chunks.logits + chunks.factor;
   }
@@ -300,27 +321,29 @@ OpRef rewritten(const CrossEntropyAttrs& attrs, Types whole, const AxisSizes& ax
 }
 
 // Of each chunk the logits go through memory, and the head is read. Chunks that are equal stand
-// together, a shorter last one behind them.
+// together, a shorter last one after them, unless ranks join the sums of each.
 Works work(const CrossEntropyAttrs& attrs, Types in) {
   const std::int64_t rows = in[2].num_elements();
   const std::int64_t chunk = std::min(attrs.chunk, rows);
-  std::vector<Chunks> runs = {Chunks(attrs, in, chunk, rows / chunk, true)};
-  if (rows % chunk != 0) {
-    runs.emplace_back(attrs, in, rows % chunk, 1, false);
-  }
+  const bool is_cut = !attrs.axes.empty();
+  const std::int64_t together = is_cut ? 1 : rows / chunk;
   Works works;
-  for (const Chunks& chunks : runs) {
+  for (std::int64_t row = 0; row < rows;) {
+    const bool is_whole = rows - row >= chunk;
+    const Chunks chunks(
+        attrs, in, is_whole ? chunk : rows - row, is_whole ? together : 1, row == 0);
     works.push_back(logits_work(attrs, in, chunks));
-    works.push_back(softmax_work(attrs, in, chunks));
-    if (!attrs.axes.empty() && chunks.is_first) {
-      works.push_back({.kind = WorkKind::kWire});
+    if (is_cut) {
+      add_joined_sums(attrs, in, chunks, works);
     }
+    works.push_back(softmax_work(attrs, in, chunks));
     if (attrs.gradients) {
       works.push_back(hidden_gradient_work(attrs, in, chunks));
     }
     if (attrs.makes_head_gradient()) {
       works.push_back(head_gradient_work(attrs, in, chunks));
     }
+    row += chunks.rows * chunks.times;
   }
   return works;
 }

@@ -157,5 +157,42 @@ TEST(OpWork, OfCrossEntropyIsItsChunks) {
                 2 * 2 * 4 * kHead);
 }
 
+// 70 rows in chunks of 32, whose sums two ranks join.
+TEST(OpWork, OfACutVocabularyHasTheWiresOfEachChunk) {
+  const TensorTypes in = types(
+      DType::kBF16, {"?[rows=70, embed=24]", "?[vocab=48, embed=24]", "i32[rows=70]", "f32[]"});
+  const CrossEntropyAttrs whole{.gradients = true, .chunk = 32};
+  CrossEntropyAttrs cut = whole;
+  cut.axes = {{.name = "tensor", .size = 2}};
+  cut.whole_vocab = 96;
+  const Works works = work(*make_op(cut), in);
+  // Logits, sums, largest, shift, sums of all, softmax, and the two gradients.
+  ASSERT_EQ(works.size(), 3 * 9);
+  std::int64_t wires = 0;
+  for (std::size_t i = 0; i < works.size(); ++i) {
+    const bool is_wire = i % 9 == 2 || i % 9 == 4;
+    const bool is_product = i % 9 == 0 || i % 9 > 6;
+    EXPECT_EQ(works[i].kind,
+              is_wire      ? WorkKind::kWire
+              : is_product ? WorkKind::kProduct
+                           : WorkKind::kStream);
+    EXPECT_EQ(works[i].times, 1);
+    wires += is_wire ? 1 : 0;
+  }
+  EXPECT_EQ(std::ssize(collectives(*make_op(cut), in)), wires);
+  EXPECT_EQ(works[1].elementwise_flop, 32.0 * 48 * 3);
+  EXPECT_EQ(works[6].elementwise_flop, 32.0 * 48 * 3);
+  EXPECT_EQ(works[1].bytes_again, 32.0 * (48 * 4 + 20));
+  EXPECT_EQ(works[3].bytes_again, 32.0 * 2 * 20);
+  EXPECT_EQ(works[5].bytes_again, 32.0 * 20);
+  EXPECT_EQ(works[6].bytes_again, 32.0 * 48 * (4 + 2));
+
+  // The logits are read as often as those of a whole vocabulary.
+  const OpRef op = make_op(whole);
+  EXPECT_EQ(cost(*make_op(cut), in), cost(*op, in));
+  EXPECT_EQ(sum_of(works, &Work::bytes_again),
+            sum_of(work(*op, in), &Work::bytes_again) + 70.0 * 4 * 20);
+}
+
 }  // namespace
 }  // namespace tessera::conformance
