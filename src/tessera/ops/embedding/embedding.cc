@@ -99,22 +99,36 @@ OpRef rewritten(const EmbeddingBackwardAttrs& attrs, Types, const AxisSizes& axe
   return make_op(local);
 }
 
-// Of a table that is added to, no more rows than ids.
+// A table that is not added to is cleared. Positions are put in the order of their ids; then what
+// they bring is added to their rows, which are no more than there are ids.
 Works work(const EmbeddingBackwardAttrs& attrs, Types in) {
+  constexpr double kKey = 8.0;        // bytes of a position with its id,
+  constexpr double kKeysMoved = 3.0;  // which is written, read, and written in order
   const TensorTypes results = infer(attrs, in);
-  Work scatter{.kind = WorkKind::kGather,
-               .dtype = in[0].dtype,
-               .elementwise_flop = static_cast<double>(in[0].num_elements())};
-  count_bytes(scatter, in.first(2), {});
-  const TensorType rows = with_dtype(in[0], DType::kF32);
-  if (attrs.accumulate) {
-    const TensorTypes changed = {rows.num_bytes() < results[0].num_bytes() ? rows : results[0]};
-    count_bytes(scatter, changed, changed);
-    return {scatter};
+  const auto keys = kKey * static_cast<double>(in[1].num_elements());
+  Works works;
+  if (!attrs.accumulate) {
+    works.push_back({.dtype = DType::kF32});
+    count_bytes(works.back(), {}, results);
   }
-  Work table{.dtype = DType::kF32};
-  count_bytes(table, {}, results);
-  return {table, scatter};
+  Work order{.times = 2, .dtype = in[1].dtype, .bytes_again = kKeysMoved * keys};
+  count_bytes(order, in.subspan(1, 1), {});
+  Work scatter{.kind = WorkKind::kGather,
+               .times = 2,
+               .dtype = in[0].dtype,
+               .elementwise_flop = static_cast<double>(in[0].num_elements()),
+               .bytes_again = keys};
+  count_bytes(scatter, in.first(1), {});
+  const TensorType rows = with_dtype(in[0], DType::kF32);
+  const TensorTypes changed = {rows.num_bytes() < results[0].num_bytes() ? rows : results[0]};
+  if (attrs.accumulate) {
+    count_bytes(scatter, changed, changed);
+  } else {
+    scatter.bytes_again += 2.0 * static_cast<double>(changed[0].num_bytes());
+  }
+  works.push_back(order);
+  works.push_back(scatter);
+  return works;
 }
 
 void backward(const EmbeddingBackwardAttrs&, GradBuilder& grad) {

@@ -194,5 +194,38 @@ TEST(OpWork, OfACutVocabularyHasTheWiresOfEachChunk) {
             sum_of(work(*op, in), &Work::bytes_again) + 70.0 * 4 * 20);
 }
 
+// Each row that is added to is read and written, in a table that was cleared, too.
+TEST(OpWork, OfAnEmbeddingsGradientIsThatOfItsRows) {
+  const auto of = [](bool accumulate, std::string_view dy, std::string_view ids) {
+    TensorTypes in = types(DType::kF32, {dy, ids});
+    if (accumulate) {
+      in.push_back(parse_tensor_type("f32[vocab=100, embed=4]"));
+    }
+    return work(*make_op(EmbeddingBackwardAttrs{
+                    .vocab = 100, .vocab_dim = "vocab", .accumulate = accumulate}),
+                in);
+  };
+  const Works cleared = of(false, "?[seq=10, embed=4]", "i32[seq=10]");
+  ASSERT_EQ(cleared.size(), 3);
+  EXPECT_EQ(cleared[0], (Work{.bytes_written = 100.0 * 4 * 4}));
+  EXPECT_EQ(
+      cleared[1],
+      (Work{
+          .times = 2, .dtype = DType::kI32, .bytes_read = 10.0 * 4, .bytes_again = 10.0 * 3 * 8}));
+  EXPECT_EQ(cleared[2].kind, WorkKind::kGather);
+  EXPECT_EQ(cleared[2].bytes_read, 10.0 * 4 * 4);
+  EXPECT_EQ(cleared[2].bytes_written, 0.0);
+  EXPECT_EQ(cleared[2].bytes_again, 10.0 * 8 + 2 * 10.0 * 4 * 4);
+
+  const Works added = of(true, "?[seq=10, embed=4]", "i32[seq=10]");
+  ASSERT_EQ(added.size(), 2);
+  EXPECT_EQ(added[1].bytes_read, 2 * 10.0 * 4 * 4);
+  EXPECT_EQ(added[1].bytes_written, 10.0 * 4 * 4);
+  EXPECT_EQ(added[1].bytes_again, 10.0 * 8);
+
+  const Works many = of(false, "?[seq=300, embed=4]", "i32[seq=300]");
+  EXPECT_EQ(many[2].bytes_again, 300.0 * 8 + 2 * 100.0 * 4 * 4);
+}
+
 }  // namespace
 }  // namespace tessera::conformance
