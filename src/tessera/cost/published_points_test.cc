@@ -101,7 +101,8 @@ TEST(PublishedPoints, AttentionOfAnH200) {
     forward.push_back({work(*make_op(AttentionAttrs{.causal = row.causal}),
                             TensorTypes{q, k, k, ids, ids, ids, ids}),
                        row.forward_ms * 1e-3});
-    backward.push_back({work(*make_op(AttentionBackwardAttrs{.causal = row.causal}),
+    backward.push_back({work(*make_op(AttentionBackwardAttrs{
+                                 .causal = row.causal, .whole_rows = true, .any_order = true}),
                              TensorTypes{q, q, k, k, q, lse, ids, ids, ids, ids}),
                         row.backward_ms * 1e-3});
   }

@@ -81,6 +81,25 @@ Work attention_work(WorkKind kind, const Attrs& attrs, Types in) {
                      (attrs.window > 0 && attrs.window < in[1].dims[1].bound ? 1 : 0)};
 }
 
+// What the kernels of a GPU write for each other in backward: dout . o of each query, and where
+// cuDNN does it, of whole rows, dk and dv by head where these are in groups, and for dq either its
+// sums in f32 or, where bits are to repeat, the slopes of all pairs, of which it is a product.
+double bytes_kept(const AttentionBackwardAttrs& attrs, Types in, double pairs) {
+  const TensorType& q = in[1];
+  const TensorType& k = in[2];
+  auto bytes = static_cast<double>(in[5].num_bytes());
+  if (!attrs.whole_rows || attrs.window > 0 || attrs.softcap > 0.0 || q.dtype != DType::kBF16 ||
+      q.dims[1].bound != k.dims[1].bound) {
+    return bytes;
+  }
+  const auto of_queries = static_cast<double>(q.num_bytes());
+  if (q.dims[2].bound != k.dims[2].bound) {
+    bytes += 2.0 * of_queries;
+  }
+  const auto element = static_cast<double>(size_bytes(q.dtype));
+  return bytes + (attrs.any_order ? of_queries / element * sizeof(float) : pairs * element);
+}
+
 template <class Attrs>
 void require_window_and_cap(const Attrs& attrs) {
   TESSERA_REQUIRE(
@@ -190,6 +209,7 @@ FactorRule factors(const AttentionBackwardAttrs&, Types) {
 Works work(const AttentionBackwardAttrs& attrs, Types in) {
   Work gradients = attention_work(WorkKind::kAttentionBackward, attrs, in.subspan(1));
   count_bytes(gradients, in, infer(attrs, in));
+  gradients.bytes_again = 2.0 * bytes_kept(attrs, in, gradients.pairs);
   return {gradients};
 }
 

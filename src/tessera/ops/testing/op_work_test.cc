@@ -227,5 +227,35 @@ TEST(OpWork, OfAnEmbeddingsGradientIsThatOfItsRows) {
   EXPECT_EQ(many[2].bytes_again, 300.0 * 8 + 2 * 100.0 * 4 * 4);
 }
 
+// Heads in groups of two, causal.
+TEST(OpWork, OfAttentionBackwardHasWhatItsKernelsKeep) {
+  const TensorTypes in = types(DType::kBF16,
+                               {"?[batch=2, seq=64, heads=6, head_dim=8]",
+                                "?[batch=2, seq=64, heads=6, head_dim=8]",
+                                "?[batch=2, seq=64, kv=3, head_dim=8]",
+                                "?[batch=2, seq=64, kv=3, head_dim=8]",
+                                "?[batch=2, seq=64, heads=6, head_dim=8]",
+                                "f32[batch=2, heads=6, seq=64]",
+                                "i32[batch=2, seq=64]",
+                                "i32[batch=2, seq=64]",
+                                "i32[batch=2, seq=64]",
+                                "i32[batch=2, seq=64]"});
+  constexpr double kQueries = 2 * 64 * 6;
+  constexpr double kDelta = kQueries * 4;
+  constexpr double kOfHeads = 2 * kQueries * 8 * 2;  // dk and dv
+  constexpr double kSlopes = kQueries * 64 / 2 * 2;
+  constexpr double kSums = kQueries * 8 * 4;
+  const auto again = [&](const AttentionBackwardAttrs& attrs) {
+    return sum_of(work(*make_op(attrs), in), &Work::bytes_again);
+  };
+  EXPECT_EQ(again({.whole_rows = true}), 2 * (kDelta + kOfHeads + kSlopes));
+  EXPECT_EQ(again({.causal = false, .whole_rows = true}), 2 * (kDelta + kOfHeads + 2 * kSlopes));
+  EXPECT_EQ(again({.whole_rows = true, .any_order = true}), 2 * (kDelta + kOfHeads + kSums));
+  // Own kernels keep no pairs.
+  EXPECT_EQ(again({}), 2 * kDelta);
+  EXPECT_EQ(again({.whole_rows = true, .window = 16}), 2 * kDelta);
+  EXPECT_EQ(again({.whole_rows = true, .softcap = 2.0}), 2 * kDelta);
+}
+
 }  // namespace
 }  // namespace tessera::conformance
