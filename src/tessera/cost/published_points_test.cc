@@ -111,6 +111,7 @@ TEST(PublishedPoints, AttentionOfAnH200) {
   expect_close(time, backward, 0.04);
 }
 
+// Without those of rows of 16,384 elements, which our kernels read twice and cuDNN's do not.
 TEST(PublishedPoints, NormsOfAnH200) {
   struct Row {
     std::int64_t rows;
@@ -121,7 +122,6 @@ TEST(PublishedPoints, NormsOfAnH200) {
 
   constexpr Row kRows[] = {{16384, 4096, 0.072, 0.106},
                            {8192, 8192, 0.071, 0.114},
-                           {4096, 16384, 0.070, 0.118},
                            {8192, 5120, 0.045, 0.069},
                            {8192, 4096, 0.035, 0.058},
                            {4096, 6144, 0.029, 0.049},
@@ -144,7 +144,7 @@ TEST(PublishedPoints, NormsOfAnH200) {
   }
   const DeviceTime time = time_of("h200.toml");
   expect_close(time, forward, 0.05);
-  expect_close(time, backward, 0.1);
+  expect_close(time, backward, 0.06);
 }
 
 // TFLOP/s of a product. The largest of an H200 was measured on a lent one.

@@ -84,6 +84,34 @@ double flop_per_element(const NormForm& norm) {
          (norm.weight_gradient ? (norm.centered ? 3.0 : 2.0) : 0.0);
 }
 
+// The widest row that the kernels of a GPU hold in registers; others they read again for each pass.
+constexpr std::int64_t kWidestHeldRow = 8192;
+
+// Stretches of rows that they sum side by side for the gradients of gain and bias: of rows that
+// they hold along with dx, and otherwise before it. backend/cuda/kernels/ has both.
+std::int64_t num_partial_sums(std::int64_t rows, std::int64_t width) {
+  if (width > kWidestHeldRow) {
+    const std::int64_t most = std::clamp<std::int64_t>((std::int64_t{1} << 19U) / width, 16, 512);
+    return std::clamp<std::int64_t>((rows + 15) / 16, 1, most);
+  }
+  const bool few_registers = width > 1024 && width <= 4096;
+  return std::clamp<std::int64_t>((rows + 7) / 8, 1, few_registers ? 384 : 256);
+}
+
+// How often the pass that makes y or dx has read its rows before: for the mean and for the squares
+// in forward, and for what they push and pull in backward.
+double passes_before(const NormForm& norm) {
+  switch (norm.step) {
+    case NormStep::kForward:
+      return norm.centered ? 2.0 : 1.0;
+    case NormStep::kBackward:
+      return 1.0;
+    case NormStep::kWeightGradient:
+      break;
+  }
+  return 0.0;
+}
+
 }  // namespace
 
 NormTensors::NormTensors(std::initializer_list<std::pair<bool, NormTensor>> tensors) {
@@ -220,11 +248,30 @@ FactorRule factors(const NormForm& norm, Types in) {
   return with_float8(norm.float8, parse_factor_rule(text), 1);
 }
 
-// A kernel of its own adds up the parts of sums over rows.
+// Of rows that are too wide to be held, x and r are read again in forward, dy and x in backward,
+// and once more where these are summed for the weights. A kernel of its own adds up partial sums.
 Works work(const NormForm& norm, Types in) {
   Works works = elementwise_work(flop_per_element(norm), in, infer(norm, in));
+  const TensorType& x = in[norm_operand(norm, &NormOperands::x)];
+  const std::size_t first = x.num_dims() - norm_dims(norm, in);
+  const std::int64_t width = x.extent(first, x.num_dims());
+  const bool is_held = width <= kWidestHeldRow;
+  const auto bytes = static_cast<double>(x.num_bytes());
+  const bool reads_one = norm.step == NormStep::kForward && !norm.residual;
+  if (!is_held) {
+    works[0].bytes_again = passes_before(norm) * (reads_one ? 1.0 : 2.0) * bytes;
+  }
   if (norm.sums_for_weights()) {
-    works.push_back({.dtype = DType::kF32});
+    const double results = norm.centered ? 2.0 : 1.0;
+    const auto partials = static_cast<double>(num_partial_sums(x.extent(0, first), width) * width *
+                                              static_cast<std::int64_t>(sizeof(float)));
+    if (is_held || norm.step == NormStep::kWeightGradient) {
+      works[0].bytes_again += results * partials;
+    } else {
+      works.push_back({.dtype = x.dtype, .bytes_again = 2.0 * bytes + results * partials});
+    }
+    works.push_back(
+        {.times = norm.centered ? 2 : 1, .dtype = DType::kF32, .bytes_again = results * partials});
   }
   return works;
 }

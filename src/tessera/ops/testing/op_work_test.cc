@@ -1,11 +1,14 @@
 #include <algorithm>
 #include <cstdint>
+#include <initializer_list>
 #include <set>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include <gtest/gtest.h>
 
+#include "tessera/base/format.h"
 #include "tessera/ops/all_ops.h"
 #include "tessera/ops/testing/all_samples.h"
 
@@ -255,6 +258,75 @@ TEST(OpWork, OfAttentionBackwardHasWhatItsKernelsKeep) {
   EXPECT_EQ(again({}), 2 * kDelta);
   EXPECT_EQ(again({.whole_rows = true, .window = 16}), 2 * kDelta);
   EXPECT_EQ(again({.whole_rows = true, .softcap = 2.0}), 2 * kDelta);
+}
+
+// Rows of more than 8192 elements are read again for each pass over them.
+TEST(OpWork, OfWideNormsIsThatOfTheirPasses) {
+  const auto again = [](const OpRef& op, std::initializer_list<std::string_view> operands) {
+    std::vector<double> bytes;
+    for (const Work& part : work(*op, types(DType::kBF16, operands))) {
+      bytes.push_back(part.bytes_again);
+    }
+    return bytes;
+  };
+  constexpr double kX = 512.0 * 16384 * 2;
+  const std::string_view x = "?[seq=512, embed=16384]";
+  const std::string_view gain = "?[embed=16384]";
+  const std::string_view rstd = "f32[seq=512]";
+  using Bytes = std::vector<double>;
+  EXPECT_EQ(again(make_op(RmsNormAttrs{}), {"?[seq=512, embed=8192]", "?[embed=8192]"}),
+            Bytes{0.0});
+  EXPECT_EQ(again(make_op(RmsNormAttrs{}), {x, gain}), Bytes{kX});
+  EXPECT_EQ(again(make_op(RmsNormAttrs{.residual = true}), {x, x, gain}), Bytes{2 * kX});
+  EXPECT_EQ(again(make_op(LayerNormAttrs{}), {x, gain, gain}), Bytes{2 * kX});
+  EXPECT_EQ(again(make_op(LayerNormAttrs{.residual = true}), {x, x, gain, gain}), Bytes{4 * kX});
+  EXPECT_EQ(again(make_op(RmsNormBackwardAttrs{}), {x, x, gain, rstd}), Bytes{2 * kX});
+  // 32 stretches of 16 rows.
+  constexpr double kSums = 32.0 * 16384 * 4;
+  EXPECT_EQ(again(make_op(RmsNormBackwardAttrs{.weight_gradient = true}), {x, x, gain, rstd}),
+            (Bytes{2 * kX, 2 * kX + kSums, kSums}));
+  EXPECT_EQ(again(make_op(LayerNormWeightGradientAttrs{}), {x, x, rstd, rstd}),
+            (Bytes{2 * kSums, 2 * kSums}));
+}
+
+View view_without_memory(const TensorType& type) {
+  View view{.dtype = type.dtype, .num_dims = static_cast<std::int32_t>(type.num_dims())};
+  std::int64_t stride = 1;
+  for (std::size_t i = type.num_dims(); i-- > 0;) {
+    view.sizes.at(i) = type.dims[i].bound;
+    view.strides.at(i) = stride;
+    stride *= type.dims[i].bound;
+  }
+  return view;
+}
+
+// Partial sums are written and read once, and fill the workspace of the CUDA kernels.
+TEST(OpWork, OfNormsHasTheirPartialSums) {
+  for (const std::int64_t rows : {1, 100, 2048, 16384}) {
+    for (const std::int64_t width : {64, 1024, 1032, 4096, 4104, 8192, 8200, 65536}) {
+      const TensorTypes in = types(DType::kBF16,
+                                   {format("?[seq={}, embed={}]", rows, width),
+                                    format("?[seq={}, embed={}]", rows, width),
+                                    format("f32[seq={}]", rows),
+                                    format("f32[seq={}]", rows)});
+      std::vector<View> views;
+      for (const TensorType& type : in) {
+        views.push_back(view_without_memory(type));
+      }
+      const LayerNormWeightGradientAttrs attrs;
+      const Works works = work(*make_op(attrs), in);
+      ASSERT_EQ(works.size(), 2);
+      EXPECT_EQ(works[1].times, 2);
+      EXPECT_EQ(works[0].bytes_again, works[1].bytes_again);
+      EXPECT_EQ(works[1].bytes_again, static_cast<double>(cuda_workspace_bytes(attrs, views, {})))
+          << rows << " x " << width;
+    }
+  }
+  // 256 stretches of eight rows.
+  const Works sums = work(
+      *make_op(RmsNormWeightGradientAttrs{}),
+      types(DType::kBF16, {"?[seq=2048, embed=4096]", "?[seq=2048, embed=4096]", "f32[seq=2048]"}));
+  EXPECT_EQ(sums[1].bytes_again, 256.0 * 4096 * 4);
 }
 
 }  // namespace
