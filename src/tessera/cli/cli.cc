@@ -99,6 +99,28 @@ void add_explain(CLI::App& app) {
                    "--program");
 }
 
+void add_simulate(CLI::App& app) {
+  // Shared with the callback, which lives as long as the command.
+  auto options = std::make_shared<SimulateOptions>();
+  CLI::App& command =
+      add_run_command(app,
+                      "simulate",
+                      "Print how long a step takes on a cluster that need not be here, and why",
+                      ConfigUse::kPlan,
+                      [options](const RunConfig& config) { simulate_command(config, *options); });
+  command
+      .add_option("--cluster",
+                  options->cluster,
+                  "The cluster, in place of cluster.file; its levels lay out the run")
+      ->type_name("FILE");
+  command
+      .add_option("--slow",
+                  options->slow,
+                  "A rank whose kernels take so many times as long, as in 17:1.2; may be repeated")
+      ->type_name("RANK:FACTOR");
+  command.add_flag("--json", options->json, "Print it as one JSON object (docs/formats.md)");
+}
+
 // A subcommand without arguments that prints a text.
 void add_text_command(CLI::App& app,
                       const std::string& name,
@@ -126,6 +148,7 @@ void add_pages(CLI::App& app) {
 void add_subcommands(CLI::App& app) {
   add_run_command(app, "train", "Train a model", ConfigUse::kRun, train_command);
   add_explain(app);
+  add_simulate(app);
   add_generate(app);
   add_eval(app);
   add_tokenizer(app);

@@ -19,11 +19,13 @@ class DeviceTime {
   double seconds(const Work& work) const;
   double seconds(const Works& works) const;
 
+  // Of the bytes alone.
+  double memory_seconds(const Work& work) const;
+
  private:
   double peak(DType dtype) const;
   double product_seconds(const Work& work) const;
   double attention_seconds(const Work& work) const;
-  double memory_seconds(const Work& work) const;
 
   DeviceSpec device_;
   DeviceCurve curve_;

@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <array>
 #include <charconv>
-#include <numeric>
 #include <span>
 #include <sstream>
 #include <system_error>
@@ -12,6 +11,7 @@
 #include "tessera/base/error.h"
 #include "tessera/base/format.h"
 #include "tessera/mesh/mesh.h"
+#include "tessera/ops/collective_legs.h"
 #include "tessera/program/issue_order.h"
 #include "tessera/program/operand_types.h"
 #include "tessera/program/stream_clocks.h"
@@ -48,13 +48,6 @@ std::string names_of_operands(const Program& program, const Instruction& instruc
     names += format("{}\"{}\"", names.empty() ? "" : ", ", program[operand.buffer].name);
   }
   return names;
-}
-
-std::int64_t sent_along(const CollectiveUse& use, const AxisSize& axis) {
-  const auto sent = use.sent.find(axis.name);
-  return sent == use.sent.end()
-             ? 0
-             : std::accumulate(sent->second.begin(), sent->second.end(), std::int64_t{0});
 }
 
 // The ends know the tensor by names of their own.
@@ -140,11 +133,7 @@ class Walk {
 
   void add_calls(const IssueStep& step) {
     const Call& call = call_of(program_, step);
-    const std::string place = format("segment {}, microbatch {}, instruction {}: {}",
-                                     program_[call.segment].name,
-                                     call.microbatch,
-                                     step.instruction,
-                                     info(*instruction_of(program_, step).op).name);
+    const std::string place = place_text(program_, step);
     for (const CollectiveCall& each : calls_[step.place]) {
       CollectiveCall& added = sequence_.calls.emplace_back(each);
       added.stream = step.stream;
@@ -288,18 +277,6 @@ std::string text_of(const CollectiveWork& work) {
 }
 
 }  // namespace
-
-AxisSizes legs(const CollectiveUse& use) {
-  AxisSizes inwards(use.axes.rbegin(), use.axes.rend());
-  if (use.kind == CollectiveKind::kAllGather) {
-    return inwards;
-  }
-  AxisSizes order = use.axes;
-  if (use.kind == CollectiveKind::kAllReduce && order.size() > 1) {
-    order.insert(order.end(), inwards.begin(), inwards.end());
-  }
-  return order;
-}
 
 std::string to_string(const CollectiveWork& work) {
   if (work.kind == CollectiveKind::kSend) {

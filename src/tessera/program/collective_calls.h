@@ -57,7 +57,7 @@ struct CollectiveCall {
   std::string place = {};  // "segment forward, microbatch 0, instruction 3: all_reduce"
   std::uint32_t step = 0;  // in issue_order(), of its rank
   std::uint32_t use = 0;   // of the step's collectives()
-  std::uint32_t leg = 0;   // of the use's legs()
+  std::uint32_t leg = 0;   // of the use's legs() (ops/collective_legs.h)
 
   friend bool operator==(const CollectiveCall&, const CollectiveCall&) = default;
 };
@@ -69,10 +69,6 @@ struct CollectiveSequence {
 
   friend bool operator==(const CollectiveSequence&, const CollectiveSequence&) = default;
 };
-
-// The axes in the order in which a collective talks along them, those of one rank included: from
-// the innermost outwards where it reduces, back inwards where it gathers.
-AxisSizes legs(const CollectiveUse& use);
 
 // The collectives of the step. One over several axes is a call along each of its legs().
 // The order of streams is that of issue_order().

@@ -6,6 +6,8 @@
 #include <utility>
 
 #include "tessera/base/error.h"
+#include "tessera/base/format.h"
+#include "tessera/ops/op.h"
 #include "tessera/program/lives.h"
 
 namespace tessera {
@@ -247,6 +249,15 @@ class OrderBuilder {
 
 IssueOrder issue_order(const Program& program) {
   return OrderBuilder(program).build();
+}
+
+std::string place_text(const Program& program, const IssueStep& step) {
+  const Call& call = call_of(program, step);
+  return format("segment {}, microbatch {}, instruction {}: {}",
+                program[call.segment].name,
+                call.microbatch,
+                step.instruction,
+                info(*instruction_of(program, step).op).name);
 }
 
 }  // namespace tessera

@@ -3,6 +3,7 @@
 #include <cstdint>
 #include <limits>
 #include <span>
+#include <string>
 #include <vector>
 
 #include "tessera/ir/ids.h"
@@ -73,5 +74,8 @@ inline const Call& call_of(const Program& program, const IssueStep& step) {
 inline const Instruction& instruction_of(const Program& program, const IssueStep& step) {
   return program[call_of(program, step).segment].instructions[step.instruction];
 }
+
+// "segment forward, microbatch 0, instruction 3: all_reduce".
+std::string place_text(const Program& program, const IssueStep& step);
 
 }  // namespace tessera

@@ -30,7 +30,8 @@ class SymbolicStep {
   SymbolicStep(const Mesh& mesh,
                std::span<const CollectiveSequence> classes,
                std::span<const std::size_t> class_of)
-      : mesh_(mesh), class_of_(rank_classes(mesh, classes, class_of)) {
+      : mesh_(mesh),
+        class_of_(refine_classes({class_of.begin(), class_of.end()}, groups_of(mesh, classes))) {
     for (std::size_t axis = 0; axis < mesh.axes.size(); ++axis) {
       axis_index_[mesh.axes[axis].name] = axis;
     }

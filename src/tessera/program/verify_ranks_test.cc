@@ -13,6 +13,7 @@
 #include "tessera/base/test_error.h"
 #include "tessera/ir/graph.h"
 #include "tessera/mesh/cluster.h"
+#include "tessera/ops/collective_legs.h"
 #include "tessera/passes/memory/plan_memory.h"
 #include "tessera/passes/program/assign_slots.h"
 #include "tessera/passes/program/lower.h"

@@ -290,17 +290,20 @@ std::vector<ParameterPlace> parameter_places(const Explanation& facts) {
 }
 
 Explanation explain(RunConfig config, const std::string& target) {
-  const std::optional<Target> named =
-      target.empty() ? std::nullopt
-                     : std::optional(with_context([&] { return "--target=" + target; },
-                                                  [&] { return find_target(target); }));
-  if (named) {
-    config.run.device = to_string(named->kind);
+  return explain(std::move(config),
+                 target.empty() ? std::nullopt
+                                : std::optional(with_context([&] { return "--target=" + target; },
+                                                             [&] { return find_target(target); })));
+}
+
+Explanation explain(RunConfig config, const std::optional<Target>& target) {
+  if (target) {
+    config.run.device = to_string(target->kind);
   }
   Explanation facts;
   facts.config = resolve(std::move(config), ConfigUse::kPlan);
-  facts.run =
-      plan_run(facts.config, resolve_model(facts.config), named.value_or(run_target(facts.config)));
+  facts.run = plan_run(
+      facts.config, resolve_model(facts.config), target.value_or(run_target(facts.config)));
   const ResolvedLayout resolved = resolve_layout(facts.config);
   facts.device =
       facts.run.target.device.memory_bytes > 0 ? facts.run.target.device : resolved.device;

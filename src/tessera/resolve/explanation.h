@@ -131,4 +131,7 @@ std::vector<ParameterPlace> parameter_places(const Explanation& facts);
 // the target. Errors: kInvalidConfig.
 Explanation explain(RunConfig config, const std::string& target = {});
 
+// The same for a target; none: that of run.device.
+Explanation explain(RunConfig config, const std::optional<Target>& target);
+
 }  // namespace tessera

@@ -1,0 +1,130 @@
+#include "tessera/cost/collective_time.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstddef>
+#include <utility>
+
+#include "tessera/cost/constants.h"
+#include "tessera/ops/collective_legs.h"
+
+namespace tessera {
+namespace {
+
+bool is_transfer(CollectiveKind kind) {
+  return kind == CollectiveKind::kSend || kind == CollectiveKind::kReceive;
+}
+
+// Times that a leg goes over its ranks: an all-reduce scatters sums and gathers them.
+std::int64_t rounds(CollectiveKind kind) {
+  return kind == CollectiveKind::kAllReduce ? 2 : 1;
+}
+
+// Both ends wait for all of the bytes, of which the sender alone counts as sending.
+LegWork transfer_work(const CollectiveUse& use) {
+  LegWork work = {.axis = "",
+                  .kind = use.kind,
+                  .bytes = static_cast<double>(use.bytes),
+                  .count = use.count};
+  for (const AxisSize& axis : use.axes) {
+    work.sent += static_cast<double>(sent_along(use, axis));
+  }
+  return work;
+}
+
+double log2_of(std::int64_t ranks) {
+  return std::log2(static_cast<double>(ranks));
+}
+
+// Seconds for which a collective of `bytes` that sends `wire` of them keeps a link busy; it takes
+// `half` bytes to reach half of the speed.
+double moving(const Level& level, double bytes, double wire, double half) {
+  if (level.bandwidth == 0.0 || bytes <= 0.0) {
+    return 0.0;
+  }
+  const double efficiency = level.efficiency > 0.0 ? level.efficiency : 1.0;
+  return wire / (level.bandwidth * efficiency) * (1.0 + std::pow(half / bytes, kHalfExponent));
+}
+
+// Parts sent straight to whom they are for.
+LegTime direct_time(const Level& level, const LegWork& work) {
+  const double wire = is_transfer(work.kind) ? work.bytes : work.sent;
+  return {.latency =
+              level.latency * log2_of(work.ranks) * static_cast<double>(rounds(work.kind)),
+          .moving = moving(level, work.bytes, wire, level.half)};
+}
+
+const LegTime& faster(const LegTime& a, const LegTime& b) {
+  return b.latency + b.moving < a.latency + a.moving ? b : a;
+}
+
+LegTime native_time(const Level& level, const LegWork& work) {
+  const auto ranks = static_cast<double>(work.ranks);
+  const bool all_reduces = work.kind == CollectiveKind::kAllReduce;
+  const double latency = level.latency * static_cast<double>(rounds(work.kind));
+  const double depth = log2_of(work.ranks);
+  const double around = std::max(depth, kRingStep * (ranks - 1.0));
+  const double ring = static_cast<double>(rounds(work.kind)) * (ranks - 1.0) / ranks * work.bytes;
+  const LegTime large = {.latency = latency * around,
+                         .moving = moving(level, work.bytes, ring, level.half)};
+  // A tree, which sends all sums up and down, is there for all-reduces alone.
+  const double wire = all_reduces ? 2.0 * work.bytes : ring;
+  const LegTime small = {
+      .latency = latency * (all_reduces ? depth : around),
+      .moving = moving(level, work.bytes, wire * kSmallBytes, level.half * kSmallHalf)};
+  if (!all_reduces || !level.switch_reduces || work.ranks < kSwitchRanks) {
+    return faster(large, small);
+  }
+  const double through = (ranks + 1.0) / ranks * work.bytes;
+  const LegTime switched = {
+      .latency = latency * depth,
+      .moving = moving(level, work.bytes, through / kSwitchShare, level.half)};
+  return faster(faster(large, small), switched);
+}
+
+}  // namespace
+
+std::vector<LegWork> leg_works(const CollectiveUse& use) {
+  if (use.channel) {
+    return {transfer_work(use)};
+  }
+  const AxisSizes order = legs(use);
+  const bool is_back_and_forth = order.size() > use.axes.size();
+  double folded = static_cast<double>(use.bytes);  // by an all-reduce, along the next axis
+  std::vector<LegWork> works;
+  for (std::size_t i = 0; i < order.size(); ++i) {
+    const AxisSize& axis = order[i];
+    const auto ranks = static_cast<double>(axis.size);
+    const bool is_back = is_back_and_forth && i >= use.axes.size();
+    folded *= is_back ? ranks : 1.0;
+    if (axis.size > 1) {
+      LegWork work = {.axis = axis.name,
+                      .kind = !is_back_and_forth ? use.kind
+                              : is_back          ? CollectiveKind::kAllGather
+                                                 : CollectiveKind::kReduceScatter,
+                      .ranks = axis.size,
+                      .sent = static_cast<double>(sent_along(use, axis)) /
+                              (is_back_and_forth ? 2.0 : 1.0),
+                      .count = use.count};
+      // Of all that a rank sends, and what it keeps.
+      work.bytes =
+          work.sent / static_cast<double>(rounds(work.kind)) * ranks / (ranks - 1.0);
+      if (use.kind == CollectiveKind::kAllReduce) {
+        work.bytes = std::min(work.bytes, folded);  // without the padding of few elements
+      }
+      works.push_back(std::move(work));
+    }
+    folded /= is_back ? 1.0 : ranks;
+  }
+  return works;
+}
+
+LegTime leg_time(const Level& level, const LegWork& work, CollectiveStyle style) {
+  const bool is_direct = style == CollectiveStyle::kOwn || is_transfer(work.kind) ||
+                         work.kind == CollectiveKind::kAllToAll;
+  const LegTime one = is_direct ? direct_time(level, work) : native_time(level, work);
+  const auto count = static_cast<double>(work.count);
+  return {.latency = one.latency * count, .moving = one.moving * count};
+}
+
+}  // namespace tessera

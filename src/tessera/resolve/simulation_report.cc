@@ -1,0 +1,307 @@
+#include "tessera/resolve/simulation_report.h"
+
+#include <algorithm>
+#include <utility>
+
+#include <nlohmann/json.hpp>
+
+#include "tessera/base/format.h"
+#include "tessera/base/units.h"
+
+namespace tessera {
+namespace {
+
+using Object = nlohmann::ordered_json;
+
+Cluster with_device(Cluster cluster) {
+  DeviceSpec::PeakFlops& peaks = cluster.device.peak_flops;
+  peaks = {.f32 = 2 * peaks.f32, .bf16 = 2 * peaks.bf16, .f8 = 2 * peaks.f8};
+  return cluster;
+}
+
+Cluster with_memory(Cluster cluster) {
+  cluster.device.memory_bandwidth *= 2;
+  cluster.host.memory_bandwidth *= 2;
+  return cluster;
+}
+
+Cluster with_level(Cluster cluster, std::size_t level) {
+  cluster.levels[level].bandwidth *= 2;
+  return cluster;
+}
+
+std::vector<Doubled> double_resources(const SimulatedRun& run) {
+  const Cluster& cluster = run.cluster();
+  std::vector<Doubled> doubled = {
+      {.what = "arithmetic of the device", .seconds = run.step_seconds(with_device(cluster))},
+      {.what = "memory bandwidth", .seconds = run.step_seconds(with_memory(cluster))}};
+  for (std::size_t level = 0; level < cluster.levels.size(); ++level) {
+    const std::string& name = cluster.levels[level].name;
+    const std::vector<MeshAxis>& axes = run.facts().layout().mesh.axes;
+    if (std::ranges::find(axes, name, &MeshAxis::level) != axes.end()) {
+      doubled.push_back({.what = format("bandwidth of level {}", name),
+                         .seconds = run.step_seconds(with_level(cluster, level))});
+    }
+  }
+  std::ranges::stable_sort(doubled, {}, &Doubled::seconds);
+  return doubled;
+}
+
+// "data.node on level node".
+std::string where_text(const SimulationReport& report, bool is_transfer, std::size_t where) {
+  if (is_transfer) {
+    return format("on level {}", report.run.cluster().levels[where].name);
+  }
+  const MeshAxis& axis = report.run.facts().layout().mesh.axes[where];
+  return format("along {}, on level {}", axis.name, axis.level);
+}
+
+bool is_transfer(const CauseRow& row) {
+  return row.cause == Cause::kTransfer;
+}
+
+bool is_talk(const CauseRow& row) {
+  return row.cause == Cause::kCollective || is_transfer(row);
+}
+
+std::string axes_text(const Mesh& mesh) {
+  std::string text;
+  for (const MeshAxis& axis : mesh.axes) {
+    text += format("{}{} {}", text.empty() ? " = " : " x ", axis.name, axis.size);
+  }
+  return text;
+}
+
+// Where the constants are from.
+std::string source_text(const Cluster& cluster) {
+  if (!cluster.device.curve) {
+    return "estimates: the cluster file has no curve of its device";
+  }
+  return cluster.curve_source.empty() ? "the cluster file says no source" : cluster.curve_source;
+}
+
+std::string room_text(const Explanation& facts) {
+  const MemoryFit& fit = facts.fit;
+  return fit.limit > 0 ? format("{} of {} a rank{}",
+                                format_bytes(fit.needed),
+                                format_bytes(fit.limit),
+                                fit.needed > fit.limit ? ": does not fit" : "")
+                       : format("{} a rank", format_bytes(fit.needed));
+}
+
+std::string flops_text(const SimulationReport& report) {
+  const DeviceSpec& device = report.run.cluster().device;
+  const DType dtype = report.run.facts().run.plan.dtype;
+  const double peak = dtype == DType::kF32 ? device.peak_flops.f32 : device.peak_flops.bf16;
+  std::string text = format("{:.4g} TFLOP/s a device", report.flops() / 1e12);
+  if (peak > 0.0) {
+    text += format(" ({:.1f} % of its {} peak)", 100.0 * report.flops() / peak, name(dtype));
+  }
+  return text + ", of the model, half of causal attention";
+}
+
+double percent(Ticks part, Ticks whole) {
+  return whole > 0 ? 100.0 * static_cast<double>(part) / static_cast<double>(whole) : 0.0;
+}
+
+std::string row_text(const SimulationReport& report, const CauseRow& row) {
+  std::string what(name(row.cause));
+  if (is_talk(row)) {
+    what += " " + where_text(report, is_transfer(row), row.where);
+  }
+  std::string text = format("  {:<46} {:>9.4g} s {:>6.1f} %",
+                            what,
+                            to_seconds(row.ticks),
+                            percent(row.ticks, report.timeline.step));
+  if (is_talk(row)) {
+    text += format("   latency {:.3g}, bandwidth {:.3g}, sharing {:.3g}, others late {:.3g}",
+                   to_seconds(row.latency),
+                   to_seconds(row.moving),
+                   to_seconds(row.shared),
+                   to_seconds(row.away));
+  }
+  return text + "\n";
+}
+
+// Of a link's busy time, what nothing hides.
+Ticks exposed(const Attribution& causes, const LinkRow& link) {
+  Ticks ticks = 0;
+  for (const CauseRow& row : causes.rows) {
+    if (is_talk(row) && is_transfer(row) == link.is_transfer && row.where == link.where) {
+      ticks += row.latency + row.moving + row.shared;
+    }
+  }
+  return ticks;
+}
+
+std::string link_text(const SimulationReport& report,
+                      const Attribution& causes,
+                      const LinkRow& link) {
+  return format("  {:<46} {:>9.4g} s busy, {:.0f} % of that hidden; {} sent\n",
+                format("{} {}",
+                       link.is_transfer ? "transfers" : "collectives",
+                       where_text(report, link.is_transfer, link.where)),
+                to_seconds(link.busy),
+                link.busy > 0 ? 100.0 - percent(exposed(causes, link), link.busy) : 100.0,
+                format_bytes(static_cast<std::int64_t>(link.sent)));
+}
+
+std::string class_text(const SimulationReport& report, std::size_t c) {
+  const ClassTimeline& own = report.timeline.classes[c];
+  const Attribution& causes = report.causes[c];
+  std::string text =
+      format("\nwhere rank {}'s step goes{}\n",
+             own.first_rank,
+             own.num_ranks > 1 ? format(", and those of {} ranks like it", own.num_ranks - 1) : "");
+  for (const CauseRow& row : causes.rows) {
+    text += row_text(report, row);
+  }
+  if (!causes.links.empty()) {
+    text += "\nwhat its links do\n";
+  }
+  for (const LinkRow& link : causes.links) {
+    text += link_text(report, causes, link);
+  }
+  return text;
+}
+
+Object row_json(const SimulationReport& report, const CauseRow& row) {
+  Object json = {{"cause", name(row.cause)}, {"seconds", to_seconds(row.ticks)}};
+  if (is_talk(row)) {
+    const MeshAxis* const axis =
+        is_transfer(row) ? nullptr : &report.run.facts().layout().mesh.axes[row.where];
+    json["axis"] = axis != nullptr ? Object(axis->name) : Object();
+    json["level"] = axis != nullptr ? axis->level : report.run.cluster().levels[row.where].name;
+    json["latency"] = to_seconds(row.latency);
+    json["bandwidth"] = to_seconds(row.moving);
+    json["sharing"] = to_seconds(row.shared);
+    json["others_late"] = to_seconds(row.away);
+  }
+  return json;
+}
+
+Object class_json(const SimulationReport& report, std::size_t c) {
+  const ClassTimeline& own = report.timeline.classes[c];
+  const Attribution& causes = report.causes[c];
+  Object rows = Object::array();
+  for (const CauseRow& row : causes.rows) {
+    rows.push_back(row_json(report, row));
+  }
+  Object links = Object::array();
+  for (const LinkRow& link : causes.links) {
+    const Mesh& mesh = report.run.facts().layout().mesh;
+    links.push_back({{"axis", link.is_transfer ? Object() : Object(mesh.axes[link.where].name)},
+                     {"level",
+                      link.is_transfer ? report.run.cluster().levels[link.where].name
+                                       : mesh.axes[link.where].level},
+                     {"busy_seconds", to_seconds(link.busy)},
+                     {"exposed_seconds", to_seconds(exposed(causes, link))},
+                     {"sent_bytes", link.sent}});
+  }
+  return {{"first_rank", own.first_rank},
+          {"ranks", own.num_ranks},
+          {"instructions", own.begin.size()},
+          {"causes", rows},
+          {"links", links}};
+}
+
+}  // namespace
+
+std::size_t SimulationReport::critical() const {
+  return static_cast<std::size_t>(&timeline.critical() - timeline.classes.data());
+}
+
+double SimulationReport::seconds() const {
+  return to_seconds(timeline.step);
+}
+
+double SimulationReport::tokens_per_second() const {
+  return static_cast<double>(run.facts().tokens_per_step()) / seconds();
+}
+
+double SimulationReport::flops() const {
+  return run.facts().flop_per_token() * tokens_per_second() /
+         static_cast<double>(run.facts().num_ranks());
+}
+
+SimulationReport make_simulation_report(const SimulatedRun& run,
+                                        const SimulationOptions& options,
+                                        bool doubles) {
+  SimulationReport report = {.run = run, .timeline = run.simulate(options)};
+  SimulationOptions alone = options;
+  alone.contention = false;
+  report.bound = to_seconds(run.simulate(alone).step);
+  const RankPrograms ranks = run.ranks();
+  for (std::size_t c = 0; c < report.timeline.classes.size(); ++c) {
+    report.causes.push_back(attribute(ranks, report.timeline, c));
+  }
+  if (doubles) {
+    report.doubled = double_resources(run);
+  }
+  return report;
+}
+
+std::string simulation_text(const SimulationReport& report) {
+  const Explanation& facts = report.run.facts();
+  const Cluster& cluster = report.run.cluster();
+  const std::size_t critical = report.critical();
+  std::string text = format(
+      "{}{} on {}, {}{}; {} instructions a rank; {} of ranks\n"
+      "  constants: {}\n"
+      "step {:.4g} s   {} tokens/s   memory {}\n"
+      "  {}\n"
+      "  no order of the same work takes less than {:.4g} s, as nothing shares anything there\n",
+      facts.config.model.name,
+      facts.config.model.flavor.empty() ? "" : " " + facts.config.model.flavor,
+      cluster.name,
+      format_plural(facts.num_ranks(), "rank"),
+      axes_text(facts.layout().mesh),
+      format_grouped(std::ssize(report.timeline.classes[critical].begin)),
+      format_plural(std::ssize(report.timeline.classes), "kind"),
+      source_text(cluster),
+      report.seconds(),
+      format_grouped(static_cast<std::int64_t>(report.tokens_per_second())),
+      room_text(facts),
+      flops_text(report),
+      report.bound);
+  text += class_text(report, critical);
+  if (!report.doubled.empty()) {
+    text += "\nthe step with twice of one thing, each simulated\n";
+  }
+  for (const Doubled& each : report.doubled) {
+    text += format("  {:<46} {:>9.4g} s {:>+6.1f} %\n",
+                   each.what,
+                   each.seconds,
+                   100.0 * (each.seconds / report.seconds() - 1.0));
+  }
+  return text;
+}
+
+std::string simulation_json(const SimulationReport& report) {
+  const Explanation& facts = report.run.facts();
+  Object classes = Object::array();
+  for (std::size_t c = 0; c < report.timeline.classes.size(); ++c) {
+    classes.push_back(class_json(report, c));
+  }
+  Object doubled = Object::array();
+  for (const Doubled& each : report.doubled) {
+    doubled.push_back({{"what", each.what}, {"step_seconds", each.seconds}});
+  }
+  const Cluster& cluster = report.run.cluster();
+  const Object json = {{"cluster", cluster.name},
+                       {"constants", source_text(cluster)},
+                       {"is_estimate", !cluster.device.curve.has_value()},
+                       {"ranks", facts.num_ranks()},
+                       {"step_seconds", report.seconds()},
+                       {"bound_seconds", report.bound},
+                       {"tokens_per_second", report.tokens_per_second()},
+                       {"model_flops", report.flops()},
+                       {"memory_bytes", facts.fit.needed},
+                       {"memory_limit_bytes", facts.fit.limit},
+                       {"critical_class", report.critical()},
+                       {"classes", classes},
+                       {"doubled", doubled}};
+  return json.dump(2) + "\n";
+}
+
+}  // namespace tessera

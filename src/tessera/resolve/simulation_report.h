@@ -1,0 +1,43 @@
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "tessera/resolve/simulated_run.h"
+#include "tessera/simulate/attribution.h"
+
+namespace tessera {
+
+// How much shorter the step is where one thing is twice as good.
+struct Doubled {
+  std::string what;      // "device", "memory", "level node"
+  double seconds = 0.0;  // of the step then
+};
+
+// Everything that `tessera simulate` says of a run, before it is written down.
+struct SimulationReport {
+  const SimulatedRun& run;
+  StepTimeline timeline;
+  double bound = 0.0;                    // seconds of the step where nothing shares anything
+  std::vector<Attribution> causes = {};  // by class
+  std::vector<Doubled> doubled = {};     // what helps most first; none unless asked for
+
+  // The class that ends last.
+  std::size_t critical() const;
+  double seconds() const;
+  double tokens_per_second() const;
+
+  // FLOP/s of a device that the model asks for, recomputation left out (training_flop_per_token()).
+  double flops() const;
+};
+
+// Simulates the step. `doubles`: and again with twice of each resource.
+SimulationReport make_simulation_report(const SimulatedRun& run,
+                                        const SimulationOptions& options,
+                                        bool doubles);
+
+// As text for people, and as JSON (docs/formats.md).
+std::string simulation_text(const SimulationReport& report);
+std::string simulation_json(const SimulationReport& report);
+
+}  // namespace tessera

@@ -1,0 +1,47 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <map>
+#include <span>
+#include <vector>
+
+#include "tessera/mesh/cluster.h"
+#include "tessera/mesh/mesh.h"
+#include "tessera/simulate/step_timeline.h"
+#include "tessera/simulate/ticks.h"
+#include "tessera/simulate/timed_program.h"
+
+namespace tessera {
+
+// Ranks, and what each of them does in a step.
+struct RankPrograms {
+  const Mesh& mesh;
+  const Cluster& cluster;
+  std::span<const TimedProgram> programs;
+  std::span<const std::size_t> program_of;  // by rank, in `programs`
+};
+
+struct SimulationOptions {
+  // Whether steps that run at a time share devices, links and the host. Without, each runs as if it
+  // were alone, so that no order of theirs could take less time.
+  bool contention = true;
+  std::map<std::int64_t, double> slow = {};  // by rank, how many times as long its kernels take
+  Ticks issue = 0;                           // from one instruction to the next, of a rank's host
+  std::int64_t threads = 1;  // that compute, of a rank, where ranks share a host's cores
+};
+
+// The step of all ranks. Ranks whose groups are alike, class by class, are always equally far, so
+// that one of them stands for all.
+//
+// The order is that of the executor: a stream's steps run one after the other, none is issued
+// before stream 0 has done all that stands before it, and each runs after those that it waits for.
+// Legs of a group, and both ends of a transfer, begin when all have come to them, and end together.
+// With contention, what runs on a class's devices and links at a time shares them max-min fairly.
+//
+// Errors: kInternal, with ranks and places, where ranks wait for each other for ever, or meet in
+// unequal collectives, as verify_ranks(); kInvalidArgument for slow ranks that the mesh lacks, and
+// factors below 1.
+StepTimeline simulate(const RankPrograms& ranks, const SimulationOptions& options = {});
+
+}  // namespace tessera

@@ -1,0 +1,181 @@
+#include "tessera/simulate/timed_program.h"
+
+#include <algorithm>
+#include <map>
+#include <utility>
+
+#include "tessera/base/error.h"
+#include "tessera/ops/op.h"
+#include "tessera/program/operand_types.h"
+
+namespace tessera {
+namespace {
+
+// Collectives of an op that run one after the other, from `begin` to before `end`.
+struct Calls {
+  std::int64_t begin = 0;
+  std::int64_t end = 0;
+
+  std::int64_t size() const { return end - begin; }
+};
+
+// Those of both.
+Calls common(const Calls& a, const Calls& b) {
+  const std::int64_t begin = std::max(a.begin, b.begin);
+  return {.begin = begin, .end = std::max(begin, std::min(a.end, b.end))};
+}
+
+class Timing {
+ public:
+  Timing(const Program& program, const Mesh& mesh, const Cluster& cluster, CollectiveStyle style)
+      : mesh_(mesh), cluster_(cluster), style_(style), device_(cluster.device) {
+    timed_.program = &program;
+    timed_.order = issue_order(program);
+    for (std::size_t axis = 0; axis < mesh.axes.size(); ++axis) {
+      axes_[mesh.axes[axis].name] = axis;
+    }
+  }
+
+  TimedProgram run() {
+    for (const Segment& segment : timed_.program->segments) {
+      for (const Instruction& instruction : segment.instructions) {
+        timed_.first_piece.push_back(num_pieces());
+        add(*instruction.op, operand_types(instruction));
+      }
+    }
+    timed_.first_piece.push_back(num_pieces());
+    return std::move(timed_);
+  }
+
+ private:
+  std::uint32_t num_pieces() const { return static_cast<std::uint32_t>(timed_.pieces.size()); }
+
+  void add(const Op& op, const TensorTypes& operands) {
+    const Works works = work(op, operands);
+    const Collectives uses = collectives(op, operands);
+    const std::int64_t num_wires = std::ranges::count(works, WorkKind::kWire, &Work::kind);
+    std::int64_t num_calls = 0;
+    for (const CollectiveUse& use : uses) {
+      num_calls += use.count;
+    }
+    TESSERA_CHECK(uses.empty() || (num_wires > 0 && num_calls % num_wires == 0),
+                  "{} has {} collectives and {} wires",
+                  info(op).name,
+                  num_calls,
+                  num_wires);
+    Calls calls;
+    for (const Work& each : works) {
+      if (each.kind == WorkKind::kWire) {
+        calls = {.begin = calls.end, .end = calls.end + num_calls / num_wires};
+        add_wire(uses, calls);
+      } else if (each.kind != WorkKind::kFold || style_ == CollectiveStyle::kOwn) {
+        add_kernel(each);
+      }
+    }
+  }
+
+  void add_kernel(const Work& work) {
+    const double seconds = device_.seconds(work);
+    const Ticks ticks = to_ticks(seconds);
+    if (ticks == 0) {
+      return;
+    }
+    const auto share = [&](double part) {
+      return static_cast<std::int64_t>(std::min(1.0, part / seconds) *
+                                       static_cast<double>(Piece::kWhole));
+    };
+    const bool computes = work.kind == WorkKind::kProduct || work.kind == WorkKind::kAttention ||
+                          work.kind == WorkKind::kAttentionBackward;
+    timed_.pieces.push_back({.kind = work.kind == WorkKind::kProduct ? PieceKind::kProduct
+                                     : computes                      ? PieceKind::kAttention
+                                                                     : PieceKind::kStream,
+                             .ticks = ticks,
+                             .compute = computes ? Piece::kWhole : 0,
+                             .memory = share(device_.memory_seconds(work))});
+  }
+
+  void add_wire(const Collectives& uses, const Calls& calls) {
+    Calls of_use;
+    for (const CollectiveUse& use : uses) {
+      of_use = {.begin = of_use.end, .end = of_use.end + use.count};
+      const std::int64_t count = common(of_use, calls).size();
+      if (count == 0) {
+        continue;
+      }
+      for (LegWork leg : leg_works(use)) {
+        leg.count = count;
+        Piece piece = use.channel ? transfer(use) : collective(leg.axis);
+        const LegTime time = leg_time(cluster_.levels[piece.level], leg, style_);
+        piece.native = style_ == CollectiveStyle::kNative && !use.channel;
+        piece.ticks = to_ticks(time.latency);
+        piece.moving = to_ticks(time.moving);
+        piece.sent = leg.sent * static_cast<double>(count);
+        timed_.pieces.push_back(piece);
+      }
+    }
+  }
+
+  std::uint32_t level_of(const MeshAxis& axis) const {
+    const auto level = std::ranges::find(cluster_.levels, axis.level, &Level::name);
+    TESSERA_CHECK(level != cluster_.levels.end(),
+                  "axis {} lies in level {}, which cluster {} lacks",
+                  axis.name,
+                  axis.level,
+                  cluster_.name);
+    return static_cast<std::uint32_t>(level - cluster_.levels.begin());
+  }
+
+  std::size_t index_of(const std::string& axis) const {
+    const auto found = axes_.find(axis);
+    TESSERA_CHECK(
+        found != axes_.end(), "a program talks along axis {}, which the mesh lacks", axis);
+    return found->second;
+  }
+
+  Piece collective(const std::string& axis) const {
+    const std::size_t index = index_of(axis);
+    return {.kind = PieceKind::kCollective,
+            .partners = static_cast<std::uint32_t>(index),
+            .level = level_of(mesh_.axes[index])};
+  }
+
+  // On the level of the outermost axis on which its ends differ.
+  Piece transfer(const CollectiveUse& use) {
+    const ChannelName name = {use.axes, *use.channel};
+    const auto found = std::ranges::find(timed_.channels, name);
+    Piece piece = {
+        .kind = use.kind == CollectiveKind::kSend ? PieceKind::kSend : PieceKind::kReceive,
+        .partners = static_cast<std::uint32_t>(found - timed_.channels.begin())};
+    if (found == timed_.channels.end()) {
+      timed_.channels.push_back(name);
+    }
+    std::int64_t from = use.channel->from;
+    std::int64_t to = use.channel->to;
+    for (const AxisSize& axis : use.axes) {
+      if (from % axis.size != to % axis.size) {
+        piece.level = level_of(mesh_.axes[index_of(axis.name)]);
+      }
+      from /= axis.size;
+      to /= axis.size;
+    }
+    return piece;
+  }
+
+  const Mesh& mesh_;
+  const Cluster& cluster_;
+  CollectiveStyle style_;
+  DeviceTime device_;
+  std::map<std::string, std::size_t> axes_;  // of the mesh, by name
+  TimedProgram timed_;
+};
+
+}  // namespace
+
+TimedProgram time_program(const Program& program,
+                          const Mesh& mesh,
+                          const Cluster& cluster,
+                          CollectiveStyle style) {
+  return Timing(program, mesh, cluster, style).run();
+}
+
+}  // namespace tessera
