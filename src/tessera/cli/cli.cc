@@ -5,8 +5,6 @@
 #include <cstdio>
 #include <cstring>
 #include <exception>
-#include <filesystem>
-#include <functional>
 #include <memory>
 #include <string>
 #include <string_view>
@@ -22,52 +20,15 @@
 #include "tessera/cli/command_pages.h"
 #include "tessera/cli/commands.h"
 #include "tessera/cli/machine_report.h"
-#include "tessera/cli/path_options.h"
+#include "tessera/cli/run_command.h"
 #include "tessera/cli/subcommands.h"
 #include "tessera/config/config.h"
 #include "tessera/launch/rank_launch.h"
-#include "tessera/resolve/require_checkpoint.h"
 
 namespace tessera {
 namespace {
 
 constexpr int kUsageError = 2;
-
-// As load_run_config(). The config that a run of a model of its own has left says nothing of that
-// model.
-RunConfig load_config(const std::filesystem::path& path,
-                      const std::vector<std::string>& overrides,
-                      ConfigUse use) {
-  try {
-    return load_run_config(path, overrides, use);
-  } catch (const Error&) {
-    if (path.filename() == "config.toml") {
-      require_known_run(path.parent_path());
-    }
-    throw;
-  }
-}
-
-// A subcommand with the arguments [RUN.toml] [--section.key=value ...]; `body` gets their config.
-CLI::App& add_run_command(CLI::App& app,
-                          const std::string& name,
-                          const std::string& description,
-                          ConfigUse use,
-                          std::function<void(const RunConfig&)> body) {
-  CLI::App& command = *app.add_subcommand(name, description);
-  // Shared with the callback, which lives as long as the command.
-  auto path = std::make_shared<std::filesystem::path>();
-  add_path(command, "RUN.toml", *path, "The run file; without it the keys given here say all");
-  command.footer(
-      "Every key of the run file can be set with --section.key=value, as in --train.steps=100;\n"
-      "`tessera config` lists them.");
-  // What the parser does not know are overrides, which the config checks.
-  command.allow_extras();
-  command.callback([&command, path, use, body = std::move(body)] {
-    body(load_config(*path, command.remaining(), use));
-  });
-  return command;
-}
 
 void add_explain(CLI::App& app) {
   // Shared with the callback, which lives as long as the command.
@@ -97,28 +58,6 @@ void add_explain(CLI::App& app) {
                    options->json,
                    "Print all of it as one JSON object (docs/formats.md), the program with "
                    "--program");
-}
-
-void add_simulate(CLI::App& app) {
-  // Shared with the callback, which lives as long as the command.
-  auto options = std::make_shared<SimulateOptions>();
-  CLI::App& command =
-      add_run_command(app,
-                      "simulate",
-                      "Print how long a step takes on a cluster that need not be here, and why",
-                      ConfigUse::kPlan,
-                      [options](const RunConfig& config) { simulate_command(config, *options); });
-  command
-      .add_option("--cluster",
-                  options->cluster,
-                  "The cluster, in place of cluster.file; its levels lay out the run")
-      ->type_name("FILE");
-  command
-      .add_option("--slow",
-                  options->slow,
-                  "A rank whose kernels take so many times as long, as in 17:1.2; may be repeated")
-      ->type_name("RANK:FACTOR");
-  command.add_flag("--json", options->json, "Print it as one JSON object (docs/formats.md)");
 }
 
 // A subcommand without arguments that prints a text.

@@ -1,17 +1,13 @@
 #include "tessera/cli/commands.h"
 
-#include <charconv>
 #include <csignal>
 #include <cstddef>
 #include <cstdio>
 #include <filesystem>
-#include <map>
 #include <optional>
 #include <span>
 #include <string>
 #include <string_view>
-#include <system_error>
-#include <utility>
 #include <vector>
 
 #include <nlohmann/json.hpp>
@@ -30,11 +26,9 @@
 #include "tessera/infer/generate.h"
 #include "tessera/launch/exit_record.h"
 #include "tessera/launch/stop_signal.h"
-#include "tessera/mesh/cluster.h"
 #include "tessera/resolve/explain.h"
 #include "tessera/resolve/explain_pipeline.h"
 #include "tessera/resolve/resolve.h"
-#include "tessera/resolve/simulation_report.h"
 #include "tessera/resolve/start_checks.h"
 #include "tessera/resolve/weights_defaults.h"
 #include "tessera/resolve/weights_section.h"
@@ -126,28 +120,6 @@ bool write_schedule(const Explanation& facts, const ExplainOptions& options) {
   return writes_table || !options.gantt.empty();
 }
 
-// "17:1.2": rank 17 takes 1.2 times as long.
-std::map<std::int64_t, double> slow_ranks(const std::vector<std::string>& texts) {
-  std::map<std::int64_t, double> slow;
-  for (const std::string& text : texts) {
-    std::int64_t rank = 0;
-    double factor = 0.0;
-    const char* const end = text.data() + text.size();
-    const auto [colon, error] = std::from_chars(text.data(), end, rank);
-    bool is_good = error == std::errc() && colon != end && *colon == ':';
-    if (is_good) {
-      const auto [stop, wrong] = std::from_chars(colon + 1, end, factor);
-      is_good = wrong == std::errc() && stop == end;
-    }
-    TESSERA_REQUIRE(is_good && slow.emplace(rank, factor).second,
-                    ErrorCode::kInvalidConfig,
-                    "--slow={}: expected a rank and how many times as long it takes, each rank "
-                    "once, as in --slow=17:1.2",
-                    text);
-  }
-  return slow;
-}
-
 // The step whose state the run leaves behind: later ones changed nothing.
 std::int64_t saved_step(const TrainResult& result) {
   const auto step = result.checkpoint ? checkpoint_step(*result.checkpoint) : std::nullopt;
@@ -235,21 +207,6 @@ void explain_command(const RunConfig& config, const ExplainOptions& options) {
   for (std::size_t i = 0; i < parts.size(); ++i) {
     print((i > 0 ? "\n" : "") + parts[i]);
   }
-}
-
-void simulate_command(RunConfig config, const SimulateOptions& options) {
-  if (!options.cluster.empty()) {
-    config.cluster.file = options.cluster;
-  }
-  TESSERA_REQUIRE(!config.cluster.file.empty(),
-                  ErrorCode::kInvalidConfig,
-                  "nothing says on what cluster the run is to be simulated: give --cluster=FILE or "
-                  "cluster.file (docs/formats.md; configs/clusters has some)");
-  const Cluster cluster = load_cluster(config.cluster.file);
-  const SimulatedRun run(with_weights_defaults(std::move(config), ConfigUse::kPlan, true), cluster);
-  const SimulationReport report =
-      make_simulation_report(run, {.slow = slow_ranks(options.slow)}, true);
-  print(options.json ? simulation_json(report) : simulation_text(report));
 }
 
 void generate_command(const GenerateOptions& options) {

@@ -1,7 +1,6 @@
 #pragma once
 
 #include <string>
-#include <vector>
 
 #include "tessera/config/run_config.h"
 #include "tessera/infer/generate.h"
@@ -26,16 +25,6 @@ struct ExplainOptions {
 // `tessera explain`: prints what a run is, needs and sends on stdout; trains nothing. The config
 // need not say what a run reads and writes.
 void explain_command(const RunConfig& config, const ExplainOptions& options);
-
-struct SimulateOptions {
-  std::string cluster = {};            // the file; empty: that of cluster.file
-  std::vector<std::string> slow = {};  // "RANK:FACTOR"
-  bool json = false;
-};
-
-// `tessera simulate`: prints how long a step of a run takes on a cluster that need not be here, and
-// where it goes.
-void simulate_command(RunConfig config, const SimulateOptions& options);
 
 // `tessera generate`: prints the prompt and its continuation, or an answer alone, on stdout; of a
 // file of prompts one JSON object each: "prompt", "text", "tokens", "finish".

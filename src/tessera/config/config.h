@@ -11,8 +11,8 @@
 namespace tessera {
 
 // What a config is to say: all that a run needs, or what its step computes, without what a run
-// reads and writes.
-enum class ConfigUse : std::uint8_t { kRun, kPlan };
+// reads and writes, or how its ranks lie on a cluster, without a model.
+enum class ConfigUse : std::uint8_t { kRun, kPlan, kLayout };
 
 // Reads a run file, applies `overrides` ("--section.key=value", later ones win) and validates.
 // Errors: kInvalidConfig naming file:line:column or the override, what was found and expected.

@@ -269,6 +269,9 @@ struct Part {
 };
 
 std::vector<Part> parts(const RunConfig& config, ConfigUse use) {
+  if (use == ConfigUse::kLayout) {
+    return {};
+  }
   const auto is_named = [&](std::string_view key) { return config.origins.places.contains(key); };
   const ModelSection& model = config.model;
   std::vector<Part> all = {

@@ -419,6 +419,10 @@ void validate_run(const RunConfig& config, ConfigUse use) {
 }
 
 void validate(const RunConfig& config, ConfigUse use) {
+  if (use == ConfigUse::kLayout) {
+    validate_degrees(config);
+    return;
+  }
   validate_run(config, use);
   if (config.model.flavor.empty() && config.model.weights.empty()) {
     validate_explicit_dims(config);

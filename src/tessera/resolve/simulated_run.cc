@@ -1,6 +1,10 @@
 #include "tessera/resolve/simulated_run.h"
 
+#include <algorithm>
 #include <utility>
+
+#include "tessera/base/error.h"
+#include "tessera/plan/run_layout.h"
 
 namespace tessera {
 namespace {
@@ -21,42 +25,64 @@ Target target_of(const Cluster& cluster) {
 SimulatedRun::SimulatedRun(RunConfig config, const Cluster& cluster)
     : cluster_(cluster),
       facts_(explain(std::move(config), std::optional(target_of(cluster)))),
-      style_(facts_.config.comm.reduction == Reduction::kNative ? CollectiveStyle::kNative
-                                                                : CollectiveStyle::kOwn),
-      programs_(time_programs(cluster)) {
-  for (std::int64_t rank = 0; rank < facts_.num_ranks(); ++rank) {
-    program_of_.push_back(facts_.programs.place_of(rank));
+      mesh_(facts_->layout().mesh),
+      style_(facts_->config.comm.reduction == Reduction::kNative ? CollectiveStyle::kNative
+                                                                 : CollectiveStyle::kOwn) {
+  find_programs();
+}
+
+SimulatedRun::SimulatedRun(std::vector<Program> programs,
+                           const Mesh& mesh,
+                           const Cluster& cluster,
+                           CollectiveStyle style)
+    : cluster_(cluster), own_(std::move(programs)), mesh_(mesh), style_(style) {
+  TESSERA_REQUIRE(std::ssize(own_) == num_pipeline_ranks(mesh),
+                  ErrorCode::kInvalidConfig,
+                  "found {} programs, expected one for each of {} pipeline ranks",
+                  own_.size(),
+                  num_pipeline_ranks(mesh));
+  find_programs();
+}
+
+void SimulatedRun::find_programs() {
+  programs_ = time_programs(cluster_);
+  for (std::int64_t rank = 0; rank < mesh_.num_ranks(); ++rank) {
+    program_of_.push_back(static_cast<std::size_t>(pipeline_place(mesh_, rank)));
   }
 }
 
 std::vector<TimedProgram> SimulatedRun::time_programs(const Cluster& cluster) const {
-  std::vector<TimedProgram> programs;
-  for (const Programs& own : facts_.programs) {
-    programs.push_back(time_program(own.step, facts_.layout().mesh, cluster, style_));
+  std::vector<TimedProgram> timed;
+  const auto add = [&](const Program& program) {
+    timed.push_back(time_program(program, mesh_, cluster, style_));
+  };
+  std::ranges::for_each(own_, add);
+  if (facts_) {
+    for (const Programs& programs : facts_->programs) {
+      add(programs.step);
+    }
   }
-  return programs;
+  return timed;
 }
 
-RankPrograms SimulatedRun::ranks() const {
-  return {.mesh = facts_.layout().mesh,
-          .cluster = cluster_,
-          .programs = programs_,
-          .program_of = program_of_};
+RankPrograms SimulatedRun::ranks(const std::vector<TimedProgram>& programs,
+                                 const Cluster& cluster) const {
+  return {.mesh = mesh_, .cluster = cluster, .programs = programs, .program_of = program_of_};
+}
+
+SimulationOptions SimulatedRun::with_defaults(SimulationOptions options) const {
+  options.threads = facts_ ? facts_->run.plan.threads : 1;
+  options.spread = cluster_.spread;
+  return options;
 }
 
 StepTimeline SimulatedRun::simulate(SimulationOptions options) const {
-  options.threads = facts_.run.plan.threads;
-  return tessera::simulate(ranks(), options);
+  return tessera::simulate(ranks(), with_defaults(std::move(options)));
 }
 
 double SimulatedRun::step_seconds(const Cluster& cluster) const {
   const std::vector<TimedProgram> programs = time_programs(cluster);
-  const RankPrograms ranks = {.mesh = facts_.layout().mesh,
-                              .cluster = cluster,
-                              .programs = programs,
-                              .program_of = program_of_};
-  return to_seconds(
-      tessera::simulate(ranks, {.slow = {}, .threads = facts_.run.plan.threads}).step);
+  return to_seconds(tessera::simulate(ranks(programs, cluster), with_defaults({})).step);
 }
 
 }  // namespace tessera

@@ -2,6 +2,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <vector>
 
 #include "tessera/mesh/cluster.h"
@@ -10,33 +11,45 @@
 
 namespace tessera {
 
-// A run on a cluster that need not be here, with what its ranks' instructions take there.
+// The ranks of a run on a cluster that need not be here, with what their instructions take there.
 class SimulatedRun {
  public:
   // Compiles the step of `config` for the devices of `cluster`, whose file config.cluster.file
   // names. Errors: those of explain() and time_program().
   SimulatedRun(RunConfig config, const Cluster& cluster);
 
-  const Explanation& facts() const { return facts_; }
+  // Programs alone, one for each pipeline rank of `mesh`, whatever they are of. Errors: those of
+  // time_program(); kInvalidConfig for another number of programs.
+  SimulatedRun(std::vector<Program> programs,
+               const Mesh& mesh,
+               const Cluster& cluster,
+               CollectiveStyle style);
+
+  // Null of programs alone.
+  const Explanation* facts() const { return facts_ ? &*facts_ : nullptr; }
 
   const Cluster& cluster() const { return cluster_; }
 
-  CollectiveStyle style() const { return style_; }
+  const Mesh& mesh() const { return mesh_; }
 
-  // Of the cluster as it is.
-  RankPrograms ranks() const;
+  RankPrograms ranks() const { return ranks(programs_, cluster_); }
 
-  // When each rank does what. Without `options.slow` the ranks of a pipeline rank are equal.
+  // When each rank does what, with the threads of the run and the spread of the cluster.
   StepTimeline simulate(SimulationOptions options = {}) const;
 
   // The seconds of the step on another cluster of the same levels and sizes.
   double step_seconds(const Cluster& cluster) const;
 
  private:
+  RankPrograms ranks(const std::vector<TimedProgram>& programs, const Cluster& cluster) const;
+  SimulationOptions with_defaults(SimulationOptions options) const;
   std::vector<TimedProgram> time_programs(const Cluster& cluster) const;
+  void find_programs();
 
   Cluster cluster_;
-  Explanation facts_;
+  std::optional<Explanation> facts_;
+  std::vector<Program> own_;  // without facts
+  Mesh mesh_;
   CollectiveStyle style_ = CollectiveStyle::kOwn;
   std::vector<TimedProgram> programs_;   // by pipeline rank
   std::vector<std::size_t> program_of_;  // by rank

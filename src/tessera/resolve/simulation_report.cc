@@ -37,7 +37,7 @@ std::vector<Doubled> double_resources(const SimulatedRun& run) {
       {.what = "memory bandwidth", .seconds = run.step_seconds(with_memory(cluster))}};
   for (std::size_t level = 0; level < cluster.levels.size(); ++level) {
     const std::string& name = cluster.levels[level].name;
-    const std::vector<MeshAxis>& axes = run.facts().layout().mesh.axes;
+    const std::vector<MeshAxis>& axes = run.mesh().axes;
     if (std::ranges::find(axes, name, &MeshAxis::level) != axes.end()) {
       doubled.push_back({.what = format("bandwidth of level {}", name),
                          .seconds = run.step_seconds(with_level(cluster, level))});
@@ -52,7 +52,7 @@ std::string where_text(const SimulationReport& report, bool is_transfer, std::si
   if (is_transfer) {
     return format("on level {}", report.run.cluster().levels[where].name);
   }
-  const MeshAxis& axis = report.run.facts().layout().mesh.axes[where];
+  const MeshAxis& axis = report.run.mesh().axes[where];
   return format("along {}, on level {}", axis.name, axis.level);
 }
 
@@ -91,13 +91,57 @@ std::string room_text(const Explanation& facts) {
 
 std::string flops_text(const SimulationReport& report) {
   const DeviceSpec& device = report.run.cluster().device;
-  const DType dtype = report.run.facts().run.plan.dtype;
+  const DType dtype = report.run.facts()->run.plan.dtype;
   const double peak = dtype == DType::kF32 ? device.peak_flops.f32 : device.peak_flops.bf16;
   std::string text = format("{:.4g} TFLOP/s a device", report.flops() / 1e12);
   if (peak > 0.0) {
     text += format(" ({:.1f} % of its {} peak)", 100.0 * report.flops() / peak, name(dtype));
   }
   return text + ", of the model, half of causal attention";
+}
+
+// What is simulated.
+std::string subject_text(const SimulatedRun& run) {
+  if (run.facts() == nullptr) {
+    return format("program \"{}\"", run.ranks().programs[0].program->name);
+  }
+  const ModelSection& model = run.facts()->config.model;
+  return format("{}{}{}", model.name, model.flavor.empty() ? "" : " ", model.flavor);
+}
+
+std::string run_text(const SimulationReport& report) {
+  return format("   {} tokens/s   memory {}\n  {}",
+                format_grouped(static_cast<std::int64_t>(report.tokens_per_second())),
+                room_text(*report.run.facts()),
+                flops_text(report));
+}
+
+// What training on `tokens` takes.
+struct Training {
+  double seconds = 0.0;
+  double device_hours = 0.0;
+  double usd = 0.0;  // 0: not known
+};
+
+Training training_of(const SimulationReport& report, double tokens) {
+  constexpr double kSecondsPerHour = 3600.0;
+  Training training = {.seconds = tokens / report.tokens_per_second()};
+  training.device_hours =
+      training.seconds / kSecondsPerHour * static_cast<double>(report.run.mesh().num_ranks());
+  training.usd = training.device_hours * report.run.cluster().device_hour_usd;
+  return training;
+}
+
+std::string training_text(const SimulationReport& report, double tokens) {
+  constexpr double kSecondsPerDay = 86400.0;
+  const Training training = training_of(report, tokens);
+  return format("\n{} tokens take {:.4g} days without a stop, {} device hours{}\n",
+                format_count(tokens),
+                training.seconds / kSecondsPerDay,
+                format_grouped(static_cast<std::int64_t>(training.device_hours)),
+                training.usd > 0.0
+                    ? format(", {} USD", format_grouped(static_cast<std::int64_t>(training.usd)))
+                    : "");
 }
 
 double percent(Ticks part, Ticks whole) {
@@ -168,8 +212,7 @@ std::string class_text(const SimulationReport& report, std::size_t c) {
 Object row_json(const SimulationReport& report, const CauseRow& row) {
   Object json = {{"cause", name(row.cause)}, {"seconds", to_seconds(row.ticks)}};
   if (is_talk(row)) {
-    const MeshAxis* const axis =
-        is_transfer(row) ? nullptr : &report.run.facts().layout().mesh.axes[row.where];
+    const MeshAxis* const axis = is_transfer(row) ? nullptr : &report.run.mesh().axes[row.where];
     json["axis"] = axis != nullptr ? Object(axis->name) : Object();
     json["level"] = axis != nullptr ? axis->level : report.run.cluster().levels[row.where].name;
     json["latency"] = to_seconds(row.latency);
@@ -189,7 +232,7 @@ Object class_json(const SimulationReport& report, std::size_t c) {
   }
   Object links = Object::array();
   for (const LinkRow& link : causes.links) {
-    const Mesh& mesh = report.run.facts().layout().mesh;
+    const Mesh& mesh = report.run.mesh();
     links.push_back({{"axis", link.is_transfer ? Object() : Object(mesh.axes[link.where].name)},
                      {"level",
                       link.is_transfer ? report.run.cluster().levels[link.where].name
@@ -216,12 +259,12 @@ double SimulationReport::seconds() const {
 }
 
 double SimulationReport::tokens_per_second() const {
-  return static_cast<double>(run.facts().tokens_per_step()) / seconds();
+  return static_cast<double>(run.facts()->tokens_per_step()) / seconds();
 }
 
 double SimulationReport::flops() const {
-  return run.facts().flop_per_token() * tokens_per_second() /
-         static_cast<double>(run.facts().num_ranks());
+  return run.facts()->flop_per_token() * tokens_per_second() /
+         static_cast<double>(run.mesh().num_ranks());
 }
 
 SimulationReport make_simulation_report(const SimulatedRun& run,
@@ -242,29 +285,27 @@ SimulationReport make_simulation_report(const SimulatedRun& run,
 }
 
 std::string simulation_text(const SimulationReport& report) {
-  const Explanation& facts = report.run.facts();
   const Cluster& cluster = report.run.cluster();
   const std::size_t critical = report.critical();
   std::string text = format(
-      "{}{} on {}, {}{}; {} instructions a rank; {} of ranks\n"
+      "{} on {}, {}{}; {} instructions a rank; {} of ranks\n"
       "  constants: {}\n"
-      "step {:.4g} s   {} tokens/s   memory {}\n"
-      "  {}\n"
+      "step {:.4g} s{}\n"
       "  no order of the same work takes less than {:.4g} s, as nothing shares anything there\n",
-      facts.config.model.name,
-      facts.config.model.flavor.empty() ? "" : " " + facts.config.model.flavor,
+      subject_text(report.run),
       cluster.name,
-      format_plural(facts.num_ranks(), "rank"),
-      axes_text(facts.layout().mesh),
+      format_plural(report.run.mesh().num_ranks(), "rank"),
+      axes_text(report.run.mesh()),
       format_grouped(std::ssize(report.timeline.classes[critical].begin)),
       format_plural(std::ssize(report.timeline.classes), "kind"),
       source_text(cluster),
       report.seconds(),
-      format_grouped(static_cast<std::int64_t>(report.tokens_per_second())),
-      room_text(facts),
-      flops_text(report),
+      report.run.facts() != nullptr ? run_text(report) : "",
       report.bound);
   text += class_text(report, critical);
+  if (report.tokens && report.run.facts() != nullptr) {
+    text += training_text(report, *report.tokens);
+  }
   if (!report.doubled.empty()) {
     text += "\nthe step with twice of one thing, each simulated\n";
   }
@@ -278,7 +319,6 @@ std::string simulation_text(const SimulationReport& report) {
 }
 
 std::string simulation_json(const SimulationReport& report) {
-  const Explanation& facts = report.run.facts();
   Object classes = Object::array();
   for (std::size_t c = 0; c < report.timeline.classes.size(); ++c) {
     classes.push_back(class_json(report, c));
@@ -288,19 +328,28 @@ std::string simulation_json(const SimulationReport& report) {
     doubled.push_back({{"what", each.what}, {"step_seconds", each.seconds}});
   }
   const Cluster& cluster = report.run.cluster();
-  const Object json = {{"cluster", cluster.name},
-                       {"constants", source_text(cluster)},
-                       {"is_estimate", !cluster.device.curve.has_value()},
-                       {"ranks", facts.num_ranks()},
-                       {"step_seconds", report.seconds()},
-                       {"bound_seconds", report.bound},
-                       {"tokens_per_second", report.tokens_per_second()},
-                       {"model_flops", report.flops()},
-                       {"memory_bytes", facts.fit.needed},
-                       {"memory_limit_bytes", facts.fit.limit},
-                       {"critical_class", report.critical()},
-                       {"classes", classes},
-                       {"doubled", doubled}};
+  Object json = {{"cluster", cluster.name},
+                 {"constants", source_text(cluster)},
+                 {"is_estimate", !cluster.device.curve.has_value()},
+                 {"ranks", report.run.mesh().num_ranks()},
+                 {"step_seconds", report.seconds()},
+                 {"bound_seconds", report.bound}};
+  if (const Explanation* facts = report.run.facts()) {
+    json["tokens_per_second"] = report.tokens_per_second();
+    json["model_flops"] = report.flops();
+    json["memory_bytes"] = facts->fit.needed;
+    json["memory_limit_bytes"] = facts->fit.limit;
+  }
+  if (report.tokens && report.run.facts() != nullptr) {
+    const Training training = training_of(report, *report.tokens);
+    json["training"] = {{"tokens", *report.tokens},
+                        {"seconds", training.seconds},
+                        {"device_hours", training.device_hours},
+                        {"usd", training.usd > 0.0 ? Object(training.usd) : Object()}};
+  }
+  json["critical_class"] = report.critical();
+  json["classes"] = std::move(classes);
+  json["doubled"] = std::move(doubled);
   return json.dump(2) + "\n";
 }
 

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -20,14 +21,16 @@ struct SimulationReport {
   StepTimeline timeline;
   double bound = 0.0;                    // seconds of the step where nothing shares anything
   std::vector<Attribution> causes = {};  // by class
+  std::optional<double> tokens = {};     // that the run trains on
   std::vector<Doubled> doubled = {};     // what helps most first; none unless asked for
 
   // The class that ends last.
   std::size_t critical() const;
   double seconds() const;
-  double tokens_per_second() const;
 
-  // FLOP/s of a device that the model asks for, recomputation left out (training_flop_per_token()).
+  // These are of a run that has facts(). FLOP/s of a device are those that the model asks for,
+  // recomputation left out (training_flop_per_token()).
+  double tokens_per_second() const;
   double flops() const;
 };
 

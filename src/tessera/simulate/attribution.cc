@@ -1,6 +1,7 @@
 #include "tessera/simulate/attribution.h"
 
 #include <algorithm>
+#include <cmath>
 #include <map>
 #include <numeric>
 #include <utility>
@@ -12,8 +13,8 @@ namespace {
 
 class Attributor {
  public:
-  Attributor(const TimedProgram& program, const ClassTimeline& own)
-      : program_(program), own_(own), steps_(own.streams.size()) {
+  Attributor(const TimedProgram& program, const ClassTimeline& own, double spread)
+      : program_(program), own_(own), spread_(spread), steps_(own.streams.size()) {
     for (const IssueStep& step : program.order.steps) {
       const StepIndex index = program.order.index_of(step);
       last_of_stream_0_.push_back(steps_[0].empty() ? index : steps_[0].back());
@@ -29,7 +30,9 @@ class Attributor {
     }
     Attribution result;
     for (const auto& [key, row] : rows_) {
-      result.rows.push_back(row);
+      if (row.ticks > 0) {
+        result.rows.push_back(row);
+      }
     }
     result.links = links();
     return result;
@@ -125,7 +128,9 @@ class Attributor {
   void add(const Span& span, Ticks ticks) {
     const Piece& piece = program_.pieces[span.piece];
     if (!piece.is_leg()) {
-      add(cause_of(piece, span), 0, ticks);
+      const auto mean = static_cast<Ticks>(std::llround(static_cast<double>(ticks) / spread_));
+      add(cause_of(piece, span), 0, mean);
+      add(Cause::kSpread, 0, ticks - mean);
       return;
     }
     if (piece.is_transfer() && span.kind == SpanKind::kAway) {
@@ -205,6 +210,7 @@ class Attributor {
 
   const TimedProgram& program_;
   const ClassTimeline& own_;
+  double spread_;
   std::vector<std::vector<StepIndex>> steps_;  // by stream
   std::vector<StepIndex> last_of_stream_0_;    // by step, of those issued before it; else itself
   Ticks first_ = 0;
@@ -224,6 +230,8 @@ std::string_view name(Cause cause) {
       return "streaming";
     case Cause::kUpdate:
       return "update";
+    case Cause::kSpread:
+      return "spread of speeds";
     case Cause::kLaunch:
       return "launch";
     case Cause::kCollective:
@@ -250,7 +258,8 @@ Attribution attribute(const RankPrograms& ranks,
                       const StepTimeline& timeline,
                       std::size_t of_class) {
   const ClassTimeline& own = timeline.classes.at(of_class);
-  Attribution result = Attributor(ranks.programs[own.program], own).run(timeline.step);
+  Attribution result =
+      Attributor(ranks.programs[own.program], own, timeline.spread).run(timeline.step);
   TESSERA_CHECK(result.total() == timeline.step,
                 "rank {}: {} ps of {} have a cause",
                 own.first_rank,

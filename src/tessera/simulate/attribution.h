@@ -15,9 +15,10 @@ namespace tessera {
 enum class Cause : std::uint8_t {
   kProduct,
   kAttention,
-  kStream,      // kernels that read and write memory, folds of collectives among them
-  kUpdate,      // kernels of the update, of whatever kind
-  kLaunch,      // nothing runs, since the host has not issued it
+  kStream,  // kernels that read and write memory, folds of collectives among them
+  kUpdate,  // kernels of the update, of whatever kind
+  kSpread,  // kernels of any kind take longer than a mean rank's, since the slowest sets the pace
+  kLaunch,  // nothing runs, since the host has not issued it
   kCollective,  // one that nothing hides, along an axis
   kTransfer,    // one between pipeline ranks that nothing hides, on a level
   kFill,        // a pipeline rank waits for others before its first kernel of a microbatch,

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
 #include <utility>
 
 #include "tessera/base/error.h"
@@ -46,6 +47,7 @@ SimulationEngine::SimulationEngine(const RankPrograms& ranks, const SimulationOp
   for (std::size_t c = 0; c < classes_.classes.size(); ++c) {
     add_class(c);
   }
+  timeline_.spread = 1.0 + options.spread * standard_maximum(std::ssize(classes_.class_of));
 }
 
 void SimulationEngine::add_class(std::size_t c) {
@@ -208,7 +210,7 @@ void SimulationEngine::end_step(std::size_t index) {
 void SimulationEngine::run_kernel(std::size_t index) {
   Lane& lane = lanes_[index];
   const Piece& piece = piece_of(lane);
-  const double slow = classes_.classes[lane.c].slow;
+  const double slow = classes_.classes[lane.c].slow * timeline_.spread;
   lane.state = LaneState::kRunning;
   begin({index},
         static_cast<Ticks>(std::llround(static_cast<double>(piece.ticks) * slow)),
@@ -436,6 +438,24 @@ void SimulationEngine::report_stuck() const {
     }
   }
   fail(ErrorCode::kInternal, "ranks wait for each other for ever: {}", text);
+}
+
+double standard_maximum(std::int64_t n) {
+  constexpr double kShift = 0.375;
+  constexpr double kStretch = 0.25;
+  const auto count = static_cast<double>(n);
+  const double below = n > 1 ? (count - kShift) / (count + kStretch) : 0.5;
+  double low = 0.0;
+  double high = 1.0;
+  const auto share = [](double x) { return 1.0 - std::erfc(x / std::sqrt(2.0)) / 2.0; };
+  while (share(high) < below) {
+    high *= 2.0;
+  }
+  for (int i = 0; i < std::numeric_limits<double>::digits; ++i) {
+    const double middle = (low + high) / 2.0;
+    (share(middle) < below ? low : high) = middle;
+  }
+  return n > 1 ? high : 0.0;
 }
 
 StepTimeline simulate(const RankPrograms& ranks, const SimulationOptions& options) {

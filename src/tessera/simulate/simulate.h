@@ -27,9 +27,16 @@ struct SimulationOptions {
   // were alone, so that no order of theirs could take less time.
   bool contention = true;
   std::map<std::int64_t, double> slow = {};  // by rank, how many times as long its kernels take
-  Ticks issue = 0;                           // from one instruction to the next, of a rank's host
+  // Standard deviation of the ranks' speeds, over the speed. Those that wait for each other are as
+  // slow as the slowest, which of n is expected to be standard_maximum(n) times as much slower.
+  double spread = 0.0;
+  Ticks issue = 0;           // from one instruction to the next, of a rank's host
   std::int64_t threads = 1;  // that compute, of a rank, where ranks share a host's cores
 };
+
+// The largest of n numbers with standard normal distribution that is to be expected; 0 for one.
+// Source: Blom 1958, the quantile of (n - 3/8) / (n + 1/4).
+double standard_maximum(std::int64_t n);
 
 // The step of all ranks. Ranks whose groups are alike, class by class, are always equally far, so
 // that one of them stands for all.

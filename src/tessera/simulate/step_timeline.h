@@ -45,6 +45,7 @@ struct StepTimeline {
   std::vector<ClassTimeline> classes;  // by their first ranks
   std::vector<std::size_t> class_of;   // by rank
   Ticks step = 0;                      // from its begin to the last end of all
+  double spread = 1.0;                 // how many times as long kernels take as a mean rank's
 
   const ClassTimeline& of_rank(std::size_t rank) const { return classes[class_of[rank]]; }
 

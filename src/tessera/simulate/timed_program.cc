@@ -104,7 +104,7 @@ class Timing {
       }
       for (LegWork leg : leg_works(use)) {
         leg.count = count;
-        Piece piece = use.channel ? transfer(use) : collective(leg.axis);
+        Piece piece = use.channel ? transfer(use) : collective(leg);
         const LegTime time = leg_time(cluster_.levels[piece.level], leg, style_);
         piece.native = style_ == CollectiveStyle::kNative && !use.channel;
         piece.ticks = to_ticks(time.latency);
@@ -125,15 +125,21 @@ class Timing {
     return static_cast<std::uint32_t>(level - cluster_.levels.begin());
   }
 
-  std::size_t index_of(const std::string& axis) const {
-    const auto found = axes_.find(axis);
-    TESSERA_CHECK(
-        found != axes_.end(), "a program talks along axis {}, which the mesh lacks", axis);
+  std::size_t index_of(const AxisSize& axis) const {
+    const auto found = axes_.find(axis.name);
+    const std::int64_t size = found == axes_.end() ? 1 : mesh_.axes[found->second].size;
+    TESSERA_REQUIRE(size == axis.size,
+                    ErrorCode::kInvalidArgument,
+                    "program \"{}\" talks along axis {} of {} ranks; the mesh has {} there",
+                    timed_.program->name,
+                    axis.name,
+                    axis.size,
+                    size);
     return found->second;
   }
 
-  Piece collective(const std::string& axis) const {
-    const std::size_t index = index_of(axis);
+  Piece collective(const LegWork& leg) const {
+    const std::size_t index = index_of({leg.axis, leg.ranks});
     return {.kind = PieceKind::kCollective,
             .partners = static_cast<std::uint32_t>(index),
             .level = level_of(mesh_.axes[index])};
@@ -153,7 +159,7 @@ class Timing {
     std::int64_t to = use.channel->to;
     for (const AxisSize& axis : use.axes) {
       if (from % axis.size != to % axis.size) {
-        piece.level = level_of(mesh_.axes[index_of(axis.name)]);
+        piece.level = level_of(mesh_.axes[index_of(axis)]);
       }
       from /= axis.size;
       to /= axis.size;

@@ -54,7 +54,8 @@ struct TimedProgram {
 };
 
 // Borrows the program for its life. Levels of unknown bandwidth take no time but their latency.
-// Errors: kInvalidConfig where the cluster does not say what its device needs (DeviceTime).
+// Errors: kInvalidConfig where the cluster does not say what its device needs (DeviceTime);
+// kInvalidArgument where the program talks along axes that are not the mesh's.
 TimedProgram time_program(const Program& program,
                           const Mesh& mesh,
                           const Cluster& cluster,

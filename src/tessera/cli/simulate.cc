@@ -1,0 +1,184 @@
+#include <charconv>
+#include <cstdint>
+#include <filesystem>
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <system_error>
+#include <utility>
+#include <vector>
+
+#include <CLI/CLI.hpp>
+
+#include "tessera/base/error.h"
+#include "tessera/base/file.h"
+#include "tessera/base/print.h"
+#include "tessera/base/units.h"
+#include "tessera/cli/path_options.h"
+#include "tessera/cli/run_command.h"
+#include "tessera/cli/subcommands.h"
+#include "tessera/resolve/resolve_layout.h"
+#include "tessera/resolve/simulation_report.h"
+#include "tessera/resolve/simulation_sweep.h"
+#include "tessera/resolve/weights_defaults.h"
+
+namespace tessera {
+namespace {
+
+struct SimulateOptions {
+  std::filesystem::path cluster = {};                // empty: that of cluster.file
+  std::vector<std::filesystem::path> programs = {};  // in place of those of the run
+  std::vector<std::string> slow = {};                // "RANK:FACTOR"
+  std::string sweep = {};                            // "KEY=VALUES"
+  std::string tokens = {};                           // "15T"
+  bool json = false;
+};
+
+// The arguments of the command.
+struct RunArguments {
+  std::filesystem::path file;
+  std::vector<std::string> overrides;
+};
+
+// "17:1.2": rank 17 takes 1.2 times as long.
+std::map<std::int64_t, double> slow_ranks(const std::vector<std::string>& texts) {
+  std::map<std::int64_t, double> slow;
+  for (const std::string& text : texts) {
+    std::int64_t rank = 0;
+    double factor = 0.0;
+    const char* const end = text.data() + text.size();
+    const auto [colon, error] = std::from_chars(text.data(), end, rank);
+    bool is_good = error == std::errc() && colon != end && *colon == ':';
+    if (is_good) {
+      const auto [stop, wrong] = std::from_chars(colon + 1, end, factor);
+      is_good = wrong == std::errc() && stop == end;
+    }
+    TESSERA_REQUIRE(is_good && slow.emplace(rank, factor).second,
+                    ErrorCode::kInvalidConfig,
+                    "--slow={}: expected a rank and how many times as long its kernels take, each "
+                    "rank once, as in --slow=17:1.2",
+                    text);
+  }
+  return slow;
+}
+
+std::optional<double> tokens_of(const std::string& text) {
+  if (text.empty()) {
+    return std::nullopt;
+  }
+  const std::optional<double> tokens = parse_quantity(text, "");
+  TESSERA_REQUIRE(tokens && *tokens >= 1.0,
+                  ErrorCode::kInvalidConfig,
+                  "--tokens={}: expected how many tokens the run trains on, as in --tokens=15T",
+                  text);
+  return tokens;
+}
+
+RunConfig load(const RunArguments& arguments, const SimulateOptions& options, ConfigUse use) {
+  RunArguments with_cluster = arguments;
+  if (!options.cluster.empty()) {
+    with_cluster.overrides.push_back("--cluster.file=" + options.cluster.string());
+  }
+  RunConfig config = load_config(with_cluster.file, with_cluster.overrides, use);
+  TESSERA_REQUIRE(!config.cluster.file.empty(),
+                  ErrorCode::kInvalidConfig,
+                  "nothing says on what cluster the run is to be simulated: give --cluster=FILE "
+                  "(configs/clusters has some, docs/formats.md says what they hold)");
+  return config;
+}
+
+SimulatedRun simulated_run(const RunArguments& arguments, const SimulateOptions& options) {
+  const RunConfig config = load(arguments, options, ConfigUse::kPlan);
+  const Cluster cluster = load_cluster(config.cluster.file);
+  return {with_weights_defaults(config, ConfigUse::kPlan, true), cluster};
+}
+
+// Of programs in their text form, on a mesh that the keys of [parallel] say.
+SimulatedRun simulated_programs(const RunArguments& arguments, const SimulateOptions& options) {
+  RunConfig config = load(arguments, options, ConfigUse::kLayout);
+  if (!config.parallel.data) {
+    config.parallel.data =
+        config.parallel.ranks.value_or(1) / (config.parallel.tensor * config.parallel.pipeline);
+  }
+  std::vector<Program> programs;
+  for (const std::filesystem::path& file : options.programs) {
+    programs.push_back(with_context([&] { return file.string(); },
+                                    [&] { return parse_program(read_file(file)); }));
+  }
+  return {std::move(programs),
+          resolve_layout(config).layout.mesh,
+          load_cluster(config.cluster.file),
+          config.comm.reduction == Reduction::kNative ? CollectiveStyle::kNative
+                                                      : CollectiveStyle::kOwn};
+}
+
+void simulate_one(const RunArguments& arguments, const SimulateOptions& options) {
+  const SimulatedRun run = options.programs.empty() ? simulated_run(arguments, options)
+                                                    : simulated_programs(arguments, options);
+  SimulationReport report = make_simulation_report(run, {.slow = slow_ranks(options.slow)}, true);
+  report.tokens = tokens_of(options.tokens);
+  print(options.json ? simulation_json(report) : simulation_text(report));
+}
+
+void simulate_sweep(const RunArguments& arguments, const SimulateOptions& options) {
+  TESSERA_REQUIRE(options.programs.empty(),
+                  ErrorCode::kInvalidConfig,
+                  "--sweep={}: expected no --program beside it, whose layout is settled",
+                  options.sweep);
+  const Sweep sweep = parse_sweep(options.sweep);
+  std::vector<SweepRow> rows;
+  for (const std::string& value : sweep.values) {
+    RunArguments with_value = arguments;
+    with_value.overrides.push_back(format("--{}={}", sweep.key, value));
+    rows.push_back(sweep_row(value, [&] {
+      const SimulatedRun run = simulated_run(with_value, options);
+      return sweep_row(make_simulation_report(run, {.slow = slow_ranks(options.slow)}, false));
+    }));
+  }
+  print(options.json ? sweep_json(sweep, rows) : sweep_text(sweep, rows));
+}
+
+}  // namespace
+
+void add_simulate(CLI::App& app) {
+  // Shared with the callback, which lives as long as the command.
+  auto options = std::make_shared<SimulateOptions>();
+  CLI::App& command = add_run_command(
+      app,
+      "simulate",
+      "Print how long a step takes on a cluster that need not be here, and why",
+      [options](const std::filesystem::path& file, const std::vector<std::string>& overrides) {
+        const RunArguments arguments = {.file = file, .overrides = overrides};
+        options->sweep.empty() ? simulate_one(arguments, *options)
+                               : simulate_sweep(arguments, *options);
+      });
+  add_path(command,
+           "--cluster",
+           options->cluster,
+           "The cluster, in place of cluster.file; its levels lay out the run");
+  add_paths(command,
+            "--program",
+            options->programs,
+            "Simulate this program, as `tessera explain --program` prints it; one for each "
+            "pipeline rank, on the mesh that --parallel.* says, and as --comm.reduction says");
+  command
+      .add_option("--slow",
+                  options->slow,
+                  "A rank whose kernels take so many times as long, as in 17:1.2; may be repeated")
+      ->type_name("RANK:FACTOR");
+  command
+      .add_option("--sweep",
+                  options->sweep,
+                  "A row for each value of a key: a list, or A..B, which doubles from A up to B")
+      ->type_name("KEY=VALUES");
+  command
+      .add_option("--tokens",
+                  options->tokens,
+                  "Say what training on so many tokens takes, as in --tokens=15T")
+      ->type_name("COUNT");
+  command.add_flag("--json", options->json, "Print it as one JSON object (docs/formats.md)");
+}
+
+}  // namespace tessera
