@@ -153,7 +153,7 @@ std::string row_text(const SimulationReport& report, const CauseRow& row) {
   if (is_talk(row)) {
     what += " " + where_text(report, is_transfer(row), row.where);
   }
-  std::string text = format("  {:<46} {:>9.4g} s {:>6.1f} %",
+  std::string text = format("  {:<52} {:>9.4g} s {:>6.1f} %",
                             what,
                             to_seconds(row.ticks),
                             percent(row.ticks, report.timeline.step));
@@ -181,7 +181,7 @@ Ticks exposed(const Attribution& causes, const LinkRow& link) {
 std::string link_text(const SimulationReport& report,
                       const Attribution& causes,
                       const LinkRow& link) {
-  return format("  {:<46} {:>9.4g} s busy, {:.0f} % of that hidden; {} sent\n",
+  return format("  {:<52} {:>9.4g} s busy, {:.0f} % of that hidden; {} sent\n",
                 format("{} {}",
                        link.is_transfer ? "transfers" : "collectives",
                        where_text(report, link.is_transfer, link.where)),
@@ -310,7 +310,7 @@ std::string simulation_text(const SimulationReport& report) {
     text += "\nthe step with twice of one thing, each simulated\n";
   }
   for (const Doubled& each : report.doubled) {
-    text += format("  {:<46} {:>9.4g} s {:>+6.1f} %\n",
+    text += format("  {:<52} {:>9.4g} s {:>+6.1f} %\n",
                    each.what,
                    each.seconds,
                    100.0 * (each.seconds / report.seconds() - 1.0));
