@@ -31,13 +31,15 @@ Work product_work(const Gemm& gemm, std::int64_t times) {
   const auto output = static_cast<std::int64_t>(size_bytes(gemm.output));
   const std::int64_t row_a = input * (gemm.transpose_a ? gemm.m : gemm.k);
   const std::int64_t row_b = input * (gemm.transpose_b ? gemm.k : gemm.n);
+  // Tensor cores take the columns of a product of codes in groups of as many as codes.
+  const std::int64_t row_c = (is_float8(gemm.input) ? input : output) * gemm.n;
   return {.kind = WorkKind::kProduct,
           .m = gemm.m,
           .n = gemm.n,
           .k = gemm.k,
           .times = times,
           .dtype = gemm.input,
-          .row_bytes = std::gcd(std::gcd(row_a, row_b), output * gemm.n)};
+          .row_bytes = std::gcd(std::gcd(row_a, row_b), row_c)};
 }
 
 void count_bytes(Work& work, Types operands, Types results) {

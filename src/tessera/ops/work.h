@@ -34,7 +34,9 @@ struct Work {
   std::int64_t batch = 1;
   std::int64_t times = 1;         // equal ones, one after the other: all that follows is of all
   DType dtype = DType::kF32;      // of the factors
-  std::int64_t row_bytes = 0;     // of a product: divides the way from row to row of all matrices
+  std::int64_t row_bytes = 0;     // of a product: divides the ways from row to row of all matrices,
+                                  // and from one of a batch to the next; of 8-bit factors, a column
+                                  // of the result counts as a byte
   double pairs = 0.0;             // of attention: a query and a key that it may see
   std::int64_t borders = 0;       // of attention: ends of a query's keys that the mask sets
   double elementwise_flop = 0.0;  // beside those of products
