@@ -13,7 +13,7 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   const std::string_view text(reinterpret_cast<const char*>(data), size);
   tessera::try_toml([&](std::string_view source) {
     const tessera::Cluster cluster = tessera::parse_cluster(text, source);
-    tessera::require(tessera::parse_cluster(tessera::to_toml(cluster), "again.toml") == cluster);
+    tessera::require(tessera::parse_cluster(tessera::to_toml(cluster), source) == cluster);
   });
   return 0;
 }

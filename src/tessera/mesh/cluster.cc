@@ -40,10 +40,12 @@ std::string read_level_name(const TomlSection& section) {
   return name;
 }
 
-// Keys of a level that say what large collectives make of its bandwidth.
+// Keys of a level that say what large collectives make of its bandwidth. Beyond it they come only
+// where switches save bytes.
 void read_level_curve(const TomlSection& section, Level& level) {
-  for (const std::string_view key : {"half", "efficiency"}) {
-    if (has(section, key) && level.bandwidth == 0.0) {
+  for (const std::string_view key : {"half", "efficiency", "switch_reduces"}) {
+    const bool says_something = key != "switch_reduces" || level.switch_reduces;
+    if (has(section, key) && says_something && level.bandwidth == 0.0) {
       refuse(section, key, require(section, key, ""), "none, since the bandwidth is not known");
     }
   }
@@ -51,11 +53,14 @@ void read_level_curve(const TomlSection& section, Level& level) {
     level.half = read_quantity(section, "half", kBytes, "9.9 MB");
   }
   if (has(section, "efficiency")) {
-    level.efficiency = read_number(section,
-                                   "efficiency",
-                                   {.least = std::numeric_limits<double>::min(),
-                                    .most = 2.0,
-                                    .expected = "a share: a number above 0, at most 2"});
+    level.efficiency = read_number(
+        section,
+        "efficiency",
+        {.least = std::numeric_limits<double>::min(),
+         .most = level.switch_reduces ? 2.0 : 1.0,
+         .expected = level.switch_reduces
+                         ? "a share: a number above 0, at most 2"
+                         : "a share: a number above 0, at most 1 without switch_reduces"});
   }
 }
 
@@ -170,7 +175,8 @@ Cluster parse_cluster(std::string_view text, std::string_view source) {
       std::to_array<std::string>({"name", "device", "levels", "host", "noise", "cost", "source"}));
   Cluster cluster = {.name = read_text(file, "name"),
                      .device = read_device(require_table(file, "device", "a section [device]")),
-                     .levels = read_levels(file)};
+                     .levels = read_levels(file),
+                     .source = std::string(source)};
   if (has(file, "host")) {
     cluster.host = read_host(file);
   }

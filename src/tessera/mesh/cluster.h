@@ -19,8 +19,9 @@ struct Level {
   double latency = 0.0;     // seconds
   bool shared = false;      // each group of the level below has one link, which its devices share
   double half = 0.0;        // bytes of a collective at which half of `efficiency` is reached
-  double efficiency = 0.0;  // share of the bandwidth that large collectives reach
-  bool switch_reduces = false;  // whether the switches add up
+  double efficiency = 0.0;  // share of the bandwidth that large collectives reach; above 1 only
+                            // with `switch_reduces`
+  bool switch_reduces = false;  // the switches add up, which saves bytes
 
   friend bool operator==(const Level&, const Level&) = default;
 };
@@ -41,6 +42,7 @@ struct Cluster {
   double spread = 0.0;            // standard deviation of devices' speeds, over the speed
   double device_hour_usd = 0.0;   // what a device costs
   std::string curve_source = {};  // where the device's curve is from, in words
+  std::string source = {};        // the file that this was read from, for errors; empty: none
 
   // Product of the sizes of all levels.
   std::int64_t num_devices() const;
@@ -48,14 +50,15 @@ struct Cluster {
   friend bool operator==(const Cluster&, const Cluster&) = default;
 };
 
-// Reads the TOML form that docs/formats.md describes. `source` names the text in errors.
+// Reads the TOML form that docs/formats.md describes. `source` names the text in errors, here and
+// in those of others (Cluster::source).
 // Errors: kInvalidConfig with file, line and column, what was found and what was expected.
 Cluster parse_cluster(std::string_view text, std::string_view source);
 
 // The same of a file. Errors: as above, and kInvalidConfig where it cannot be read.
 Cluster load_cluster(const std::filesystem::path& path);
 
-// As TOML; parses back to an equal cluster.
+// As TOML; parses back to an equal cluster, given its source.
 std::string to_toml(const Cluster& cluster);
 
 // The cluster of a run without a cluster file: one level, "local", of `ranks` devices, about which

@@ -63,7 +63,8 @@ TEST(ParseCluster, ReadsWhatStandsInIt) {
                                        .memory_bytes = 64'000'000'000,
                                        .memory_bandwidth = 1.6e12,
                                        .peak_flops = {.f32 = 47.85e12, .bf16 = 0}},
-                            .levels = {{"pair", 2, 200e9, 2e-6, false}}};
+                            .levels = {{"pair", 2, 200e9, 2e-6, false}},
+                            .source = "c.toml"};
   EXPECT_EQ(cluster, expected);
 }
 
@@ -161,7 +162,8 @@ TEST(ParseCluster, ReadsWhatMayBeLeftOut) {
       .host = {.cores = 2, .memory_bandwidth = 46.7e9},
       .spread = 0.002,
       .device_hour_usd = 2.5,
-      .curve_source = "by hand"};
+      .curve_source = "by hand",
+      .source = "c.toml"};
   EXPECT_EQ(cluster, expected);
   EXPECT_EQ(to_toml(cluster), kFull);
 }
@@ -192,23 +194,73 @@ TEST(ParseCluster, RefusesUnknownKeysOfCurves) {
 TEST(ParseCluster, RefusesKeysThatContradictOthers) {
   EXPECT_EQ(refusal_of("units = 132\n", ""),
             "c.toml:8:9: device.tiles: found array, expected device.units beside them");
-  EXPECT_EQ(refusal_of(", f8 = \"1.979 PFLOP/s\"", ""),
-            "c.toml:13:29: device.curve.matmul.f8: found number 0.71, expected none, since "
-            "device.peak.f8 is not known");
-  EXPECT_EQ(refusal_of("bf16 = 0.8, ", ""),
-            "c.toml:13:10: device.curve.matmul: found table, expected a share of bf16");
+  EXPECT_EQ(refusal_of("tiles = [[128, 256], [64, 64]]\n", ""),
+            "c.toml:8:9: device.units: found integer 132, expected device.tiles beside them");
   EXPECT_EQ(refusal_of("\"1.6 TB/s\"", "0"),
             "c.toml:12:1: device.curve: found table, expected none, since "
             "device.memory_bandwidth is not known");
-  EXPECT_EQ(refusal_of("\"450 GB/s\"", "0"),
-            "c.toml:26:8: levels.half: found string \"9.9 MB\", expected none, since the bandwidth "
-            "is not known");
   const std::string_view whole_file = kFull;
   const std::size_t begin = whole_file.find("\n[device.curve]");
   const std::size_t end = whole_file.find("\n[[levels]]");
   EXPECT_EQ(refusal_of(whole_file.substr(begin, end - begin), ""),
             "c.toml:32:9: source.curve: found string \"by hand\", expected none, since there is no "
             "[device.curve]");
+}
+
+TEST(ParseCluster, RefusesLevelsThatContradictThemselves) {
+  EXPECT_EQ(refusal_of("\"450 GB/s\"", "0"),
+            "c.toml:26:8: levels.half: found string \"9.9 MB\", expected none, since the bandwidth "
+            "is not known");
+  const std::string unknown = with(kFull, "\"450 GB/s\"", "0");
+  EXPECT_EQ(
+      refusal(with(unknown, "half = \"9.9 MB\"\nefficiency = 0.82\n", "")),
+      "c.toml:26:18: levels.switch_reduces: found boolean, expected none, since the bandwidth "
+      "is not known");
+  EXPECT_EQ(
+      refusal(with(unknown, "half = \"9.9 MB\"\n", "")),
+      "c.toml:26:14: levels.efficiency: found number 0.82, expected none, since the bandwidth "
+      "is not known");
+  // NVLink's switches make more of a link than it carries; others cannot.
+  const std::string beyond = with(kFull, "efficiency = 0.82", "efficiency = 1.07");
+  EXPECT_EQ(parse_cluster(beyond, "c.toml").levels[0].efficiency, 1.07);
+  EXPECT_EQ(refusal(with(beyond, "switch_reduces = true\n", "")),
+            "c.toml:27:14: levels.efficiency: found number 1.07, expected a share: a number above "
+            "0, at most 1 without switch_reduces");
+  EXPECT_EQ(
+      refusal_of("efficiency = 0.82", "efficiency = 2.5"),
+      "c.toml:27:14: levels.efficiency: found number 2.5, expected a share: a number above 0, "
+      "at most 2");
+}
+
+// Each dtype that has a peak has a share, its own or that of bf16, and no other has one.
+TEST(ParseCluster, RefusesSharesThatDoNotFitThePeaks) {
+  EXPECT_EQ(refusal_of(", f8 = \"1.979 PFLOP/s\"", ""),
+            "c.toml:13:29: device.curve.matmul.f8: found number 0.71, expected none, since "
+            "device.peak.f8 is not known");
+  EXPECT_EQ(refusal_of("bf16 = 0.8, ", ""),
+            "c.toml:13:10: device.curve.matmul: found table, expected a share of bf16 in it, since "
+            "device.peak.bf16 is known");
+  const std::string narrow = with(kFull, "bf16 = \"989 TFLOP/s\"", "bf16 = 0");
+  EXPECT_EQ(refusal(narrow),
+            "c.toml:13:19: device.curve.matmul.bf16: found number 0.8, expected none, since "
+            "device.peak.bf16 is not known");
+  EXPECT_EQ(refusal(with(narrow, "bf16 = 0.8, ", "")),
+            "c.toml:13:10: device.curve.matmul: found table, expected a share of f32 in it, since "
+            "device.peak.f32 is known");
+  EXPECT_EQ(refusal(with(narrow, "bf16 = 0.8, f8 = 0.71", "f32 = 0.9")),
+            "c.toml:13:10: device.curve.matmul: found table, expected a share of f8 in it, since "
+            "device.peak.f8 is known");
+  const std::string f32 = with(narrow, "bf16 = 0.8", "f32 = 0.9");
+  EXPECT_EQ(parse_cluster(f32, "c.toml").device.curve.value_or(DeviceCurve{}).matmul,
+            (DeviceCurve::Matmul{.f32 = 0.9, .f8 = 0.71}));
+  const std::string none =
+      with(with(narrow, "\"67 TFLOP/s\"", "0"), ", f8 = \"1.979 PFLOP/s\"", "");
+  EXPECT_EQ(refusal(with(none, "bf16 = 0.8, f8 = 0.71", "")),
+            "c.toml:13:10: device.curve.matmul: found table, expected no [device.curve], since no "
+            "peak of device.peak is known");
+  EXPECT_EQ(refusal(with(none, "bf16 = 0.8, f8 = 0.71", "f32 = 0.8")),
+            "c.toml:13:18: device.curve.matmul.f32: found number 0.8, expected none, since "
+            "device.peak.f32 is not known");
 }
 
 TEST(ParseCluster, RefusesFiguresThatNoCurveHas) {
@@ -228,9 +280,11 @@ TEST(ParseCluster, RefusesFiguresThatNoCurveHas) {
             "c.toml:12:1: device.curve.stream is missing, expected a share: a number above 0, at "
             "most 1");
   for (const std::string_view tiles :
-       {"3", "[]", "[128]", "[[128]]", "[[128, 0]]", "[[128, 1.5]]"}) {
+       {"3", "[]", "[128]", "[[128]]", "[[128, 0]]", "[[128, 1.5]]", "[[1000001, 1]]"}) {
     EXPECT_THAT(refusal_of("[[128, 256], [64, 64]]", tiles),
-                testing::HasSubstr("device.tiles: found"))
+                testing::AllOf(testing::HasSubstr("device.tiles: found"),
+                               testing::HasSubstr("expected pairs of rows and columns from 1 to "
+                                                  "1000000, such as [[128, 256], [64, 64]]")))
         << tiles;
   }
   EXPECT_EQ(
@@ -306,7 +360,8 @@ TEST(ClusterText, EveryFileReadsBackEqual) {
   for (const auto& entry : std::filesystem::directory_iterator(cluster_file(""))) {
     const Cluster cluster = load_cluster(entry.path());
     EXPECT_EQ(cluster.name, entry.path().stem());
-    EXPECT_EQ(parse_cluster(to_toml(cluster), "text"), cluster) << entry.path();
+    EXPECT_EQ(cluster.source, entry.path());
+    EXPECT_EQ(parse_cluster(to_toml(cluster), cluster.source), cluster) << entry.path();
     ++files;
   }
   EXPECT_EQ(files, 10);
@@ -320,7 +375,7 @@ TEST(ClusterText, AnyFigureReadsBackEqual) {
                  .memory_bandwidth = 1.0 / 3.0,
                  .peak_flops = {.f32 = std::numeric_limits<double>::max(), .bf16 = 5e-324}},
       .levels = {{"a", 1, 0.1, 0.0, true}, {"b_2-c", 7, 1e22, 1e-7 / 3.0, false}}};
-  EXPECT_EQ(parse_cluster(to_toml(cluster), "text"), cluster) << to_toml(cluster);
+  EXPECT_EQ(parse_cluster(to_toml(cluster), ""), cluster) << to_toml(cluster);
 }
 
 TEST(ClusterText, IsWhatPeopleWrite) {
@@ -346,7 +401,7 @@ TEST(LocalCluster, IsOneLevel) {
   EXPECT_EQ(cluster.num_devices(), 6);
   ASSERT_EQ(cluster.levels.size(), 1U);
   EXPECT_EQ(cluster.levels[0], (Level{"local", 6, 0.0, 0.0, false}));
-  EXPECT_EQ(parse_cluster(to_toml(cluster), "text"), cluster);
+  EXPECT_EQ(parse_cluster(to_toml(cluster), ""), cluster);
   EXPECT_THROW(local_cluster(0), Error);
 }
 

@@ -41,7 +41,7 @@ PeakFlops read_peaks(const TomlSection& device) {
 std::vector<DeviceSpec::Tile> read_tiles(const TomlSection& device) {
   constexpr std::string_view kKey = "tiles";
   constexpr std::string_view kExpected =
-      "pairs of rows and columns, such as [[128, 256], [64, 64]]";
+      "pairs of rows and columns from 1 to 1000000, such as [[128, 256], [64, 64]]";
   const toml::node& node = require(device, kKey, kExpected);
   const toml::array* list = node.as_array();
   if (list == nullptr || list->empty()) {
@@ -84,6 +84,7 @@ double read_share_of(const TomlSection& matmul, std::string_view dtype, double p
   return read_share(matmul, dtype);
 }
 
+// The shares, with which each dtype that has a peak has one: its own, or that of bf16.
 DeviceCurve::Matmul read_matmul(const TomlSection& curve, const PeakFlops& peaks) {
   constexpr std::string_view kExpected = "a table such as { bf16 = 0.8 }";
   const TomlSection matmul = require_table(curve, "matmul", kExpected);
@@ -91,11 +92,20 @@ DeviceCurve::Matmul read_matmul(const TomlSection& curve, const PeakFlops& peaks
   const DeviceCurve::Matmul shares = {.f32 = read_share_of(matmul, "f32", peaks.f32),
                                       .bf16 = read_share_of(matmul, "bf16", peaks.bf16),
                                       .f8 = read_share_of(matmul, "f8", peaks.f8)};
-  if (shares.bf16 == 0.0 && (shares.f32 == 0.0 || peaks.bf16 > 0.0 || peaks.f8 > 0.0)) {
-    refuse(curve,
-           "matmul",
-           require(curve, "matmul", ""),
-           peaks.bf16 > 0.0 ? "a share of bf16" : "a share of f32");
+  const auto refuse_shares = [&](std::string_view expected) {
+    refuse(curve, "matmul", require(curve, "matmul", ""), expected);
+  };
+  if (peaks == PeakFlops{}) {
+    refuse_shares("no [device.curve], since no peak of device.peak is known");
+  }
+  if (shares.bf16 == 0.0 && peaks.bf16 > 0.0) {
+    refuse_shares("a share of bf16 in it, since device.peak.bf16 is known");
+  }
+  if (shares.bf16 == 0.0 && shares.f32 == 0.0 && peaks.f32 > 0.0) {
+    refuse_shares("a share of f32 in it, since device.peak.f32 is known");
+  }
+  if (shares.bf16 == 0.0 && shares.f8 == 0.0 && peaks.f8 > 0.0) {
+    refuse_shares("a share of f8 in it, since device.peak.f8 is known");
   }
   return shares;
 }
@@ -194,6 +204,8 @@ DeviceSpec read_device(const TomlSection& device) {
     if (spec.units == 0) {
       refuse(device, "tiles", require(device, "tiles", ""), "device.units beside them");
     }
+  } else if (spec.units > 0) {
+    refuse(device, "units", require(device, "units", ""), "device.tiles beside them");
   }
   if (has(device, "host_link")) {
     spec.host_link = read_quantity(device, "host_link", kBandwidthUnit, "55 GB/s");

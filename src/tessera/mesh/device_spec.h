@@ -9,10 +9,11 @@ namespace tessera {
 
 struct TomlSection;
 
-// What kernels make of a chip's figures: constants that are measured or fitted.
+// What kernels make of a chip's figures: constants that are measured or fitted. cost/device_time.h
+// has the formulas and their sources. Shares are above 0 and at most 1.
 struct DeviceCurve {
-  // Shares of the peak that large products in the largest tiles reach, by dtype of the factors. 0:
-  // that of bf16.
+  // Shares of the peak that a product would reach whose sums and tiles had no ends, by dtype of the
+  // factors. 0: that of bf16.
   struct Matmul {
     double f32 = 0.0;
     double bf16 = 0.0;
@@ -23,24 +24,24 @@ struct DeviceCurve {
 
   struct Attention {
     double forward = 0.0;   // share of the peak that is reached where a query has many keys
-    double backward = 0.0;  // its FLOP/s, over those of forward
+    double backward = 0.0;  // FLOP/s of backward over those of forward
     double half = 0.0;      // keys of a query with which half of that is reached
 
     friend bool operator==(const Attention&, const Attention&) = default;
   };
 
   Matmul matmul = {};
-  double k_half = 0.0;     // of a product: as many more terms of each sum as a tile's ends take
-  double tile_half = 0.0;  // rows times columns over their sum, of a tile at half of all speed
+  double k_half = 0.0;     // terms of a sum with which half of a product's speed is reached
+  double tile_half = 0.0;  // elements: reuse, rows * columns / (rows + columns), of such a tile
   double stream = 0.0;     // share of the memory bandwidth
-  double kernel = 0.0;     // seconds from one kernel to the next
+  double kernel = 0.0;     // seconds that a kernel takes beside its work
   Attention attention = {};
   double comm_share = 0.0;  // of the device, which a library's collective takes meanwhile
 
   friend bool operator==(const DeviceCurve&, const DeviceCurve&) = default;
 };
 
-// What one device can do at best; figures that are 0 are not known.
+// What one device can do at best, as its maker says; figures that are 0 are not known.
 struct DeviceSpec {
   struct PeakFlops {
     double f32 = 0.0;   // FLOP/s
@@ -62,8 +63,8 @@ struct DeviceSpec {
   std::int64_t memory_bytes = 0;
   double memory_bandwidth = 0.0;          // bytes/s
   PeakFlops peak_flops = {};              // of dense matrix products, by dtype of the factors
-  std::int64_t units = 0;                 // that compute tiles side by side
-  std::vector<Tile> tiles = {};           // those there are kernels for
+  std::int64_t units = 0;                 // that compute tiles side by side; 0 without tiles alone
+  std::vector<Tile> tiles = {};           // elements of those there are kernels for
   double host_link = 0.0;                 // bytes/s to the host's memory, in each direction
   std::optional<DeviceCurve> curve = {};  // none: what is said of times are estimates
 

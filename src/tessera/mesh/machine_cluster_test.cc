@@ -43,7 +43,7 @@ TEST(MachineCluster, OfThisMachineHasItsCores) {
   const Cluster cluster = machine_cluster();
   EXPECT_GE(cluster.num_devices(), 1);
   EXPECT_GT(cluster.device.memory_bytes, 0);
-  EXPECT_EQ(parse_cluster(to_toml(cluster), "printed"), cluster);
+  EXPECT_EQ(parse_cluster(to_toml(cluster), ""), cluster);
 }
 
 }  // namespace
