@@ -13,8 +13,9 @@ namespace tessera {
 // Source: Dao 2023, arXiv:2307.08691, section 3.3.
 inline constexpr double kAttentionTile = 128.0;
 
-// Bytes that must divide the rows of a product's matrices unless they are f32. Source: NVIDIA,
-// Matrix Multiplication Background User's Guide, section "Requirements to use tensor cores".
+// Bytes that must divide the rows of a product's matrices unless they are f32 (Work::row_bytes).
+// Source: NVIDIA, Matrix Multiplication Background User's Guide, section "Tensor Core
+// Requirements".
 inline constexpr std::int64_t kAlignment = 16;
 
 // How much longer a product takes whose rows they do not divide. A guess between 4 and 8, which
@@ -47,14 +48,16 @@ inline constexpr std::int64_t kSwitchRanks = 5;
 inline constexpr double kSwitchShare = 0.875;
 
 // What takes the place of a curve where a cluster file has none: that of an H100. Source:
-// configs/clusters/h200.toml.
+// configs/clusters/h100-dgx.toml, fitted by bench/curve_fit. k_half, tile_half and comm_share are
+// guesses: the first two are about the most with which the best products of no GPU in
+// ../shared/published/micro/gemm_peaks.csv would need more than its peak.
 inline constexpr DeviceCurve kUsualCurve = {
-    .matmul = {.bf16 = 0.85, .f8 = 0.85},
-    .k_half = 210.0,
-    .tile_half = 18.0,
-    .stream = 0.81,
-    .kernel = 1.7e-6,
-    .attention = {.forward = 0.73, .backward = 0.845, .half = 420.0},
+    .matmul = {.bf16 = 0.927, .f8 = 0.847},
+    .k_half = 128.0,
+    .tile_half = 8.0,
+    .stream = 0.796,
+    .kernel = 1.9e-6,
+    .attention = {.forward = 0.739, .backward = 0.828, .half = 447.0},
     .comm_share = 0.12};
 
 }  // namespace tessera

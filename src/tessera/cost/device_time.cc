@@ -3,12 +3,24 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
+#include <numeric>
 
 #include "tessera/base/error.h"
 #include "tessera/cost/constants.h"
 
 namespace tessera {
 namespace {
+
+using PeakFlops = DeviceSpec::PeakFlops;
+
+// What stands for a dtype in peaks and shares: 16 bits are all alike.
+std::string_view peak_key(DType dtype) {
+  return is_float8(dtype) ? "f8" : dtype == DType::kF32 ? "f32" : "bf16";
+}
+
+double peak_of(const PeakFlops& peaks, DType dtype) {
+  return is_float8(dtype) ? peaks.f8 : dtype == DType::kF32 ? peaks.f32 : peaks.bf16;
+}
 
 double share_of(const DeviceCurve::Matmul& shares, DType dtype) {
   const double own = is_float8(dtype) ? shares.f8 : dtype == DType::kF32 ? shares.f32 : shares.bf16;
@@ -27,14 +39,44 @@ double cover(std::int64_t side, std::int64_t tile) {
   return static_cast<double>(tiles);
 }
 
+// A product of codes as one of `wide` values: the codes of both factors are widened, and the sums,
+// which are f32, scaled while all else that the op reads and writes passes.
+Works widened(const Work& codes, DType wide) {
+  const auto times = static_cast<double>(codes.times);
+  const auto products = static_cast<double>(codes.batch) * times;
+  const auto m = static_cast<double>(codes.m);
+  const auto n = static_cast<double>(codes.n);
+  const auto width = static_cast<std::int64_t>(size_bytes(wide));
+  const double values = static_cast<double>(codes.k) * (m + n) * products;
+  const double values_bytes = values * static_cast<double>(width);
+  const double sums_bytes = m * n * products * sizeof(float);
+  const double all_bytes = codes.bytes_read + codes.bytes_written + codes.bytes_again;
+
+  const Work widening = {
+      .times = 2 * codes.times, .bytes_read = values, .bytes_written = values_bytes};
+  Work product = codes;
+  product.dtype = wide;
+  product.row_bytes = std::gcd(codes.k * width, codes.n * static_cast<std::int64_t>(sizeof(float)));
+  product.bytes_read = values_bytes;
+  product.bytes_written = sums_bytes;
+  product.bytes_again = 0.0;
+  const Work scaling = {.times = codes.times,
+                        .bytes_read = sums_bytes,
+                        .bytes_written = std::max(all_bytes - values, 0.0)};
+  return {widening, product, scaling};
+}
+
 }  // namespace
 
-DeviceTime::DeviceTime(const DeviceSpec& device)
-    : device_(device), curve_(device.curve.value_or(kUsualCurve)) {
+DeviceTime::DeviceTime(const DeviceSpec& device, std::string_view source)
+    : device_(device),
+      curve_(device.curve.value_or(kUsualCurve)),
+      source_(source.empty() ? "the cluster file" : source) {
   TESSERA_REQUIRE(device.memory_bandwidth > 0.0,
                   ErrorCode::kInvalidConfig,
-                  "nothing can be timed on device \"{}\", whose memory bandwidth is not known: "
-                  "give it in the cluster file",
+                  "{}: device.memory_bandwidth: found 0, expected the bytes/s of \"{}\", without "
+                  "which nothing can be timed",
+                  source_,
                   device.name);
 }
 
@@ -42,6 +84,9 @@ double DeviceTime::seconds(const Work& work) const {
   const double kernels = curve_.kernel * static_cast<double>(work.times);
   switch (work.kind) {
     case WorkKind::kProduct:
+      if (is_widened(work)) {
+        return seconds(widened(work, device_.tiles.empty() ? DType::kF32 : DType::kBF16));
+      }
       return std::max(product_seconds(work), memory_seconds(work)) + kernels;
     case WorkKind::kAttention:
     case WorkKind::kAttentionBackward:
@@ -66,36 +111,36 @@ double DeviceTime::seconds(const Works& works) const {
 }
 
 double DeviceTime::peak(DType dtype) const {
-  const DeviceSpec::PeakFlops& peaks = device_.peak_flops;
-  const double flops = is_float8(dtype) ? peaks.f8 : dtype == DType::kF32 ? peaks.f32 : peaks.bf16;
+  const double flops = peak_of(device_.peak_flops, dtype);
   TESSERA_REQUIRE(flops > 0.0,
                   ErrorCode::kInvalidConfig,
-                  "products in {} cannot be timed on device \"{}\", whose peak for them is not "
-                  "known: give it in the cluster file",
-                  name(dtype),
-                  device_.name);
+                  "{}: device.peak.{}: found 0, expected the FLOP/s of \"{}\", since there are "
+                  "products in {} to time",
+                  source_,
+                  peak_key(dtype),
+                  device_.name,
+                  name(dtype));
   return flops;
 }
 
-// Units take tiles in waves, at the rate that the largest tile reaches; a small one waits for its
-// loads.
+bool DeviceTime::is_widened(const Work& work) const {
+  const bool is_uneven = !device_.tiles.empty() && work.row_bytes % kAlignment != 0;
+  return is_float8(work.dtype) && (device_.peak_flops.f8 == 0.0 || is_uneven);
+}
+
+// Units take tiles in waves.
 double DeviceTime::product_seconds(const Work& work) const {
   const double rate = peak(work.dtype) * share_of(curve_.matmul, work.dtype);
   const double terms = 2.0 * (static_cast<double>(work.k) + curve_.k_half);
   const auto batch = static_cast<double>(work.batch);
-  double most_reuse = 0.0;
-  for (const DeviceSpec::Tile& tile : device_.tiles) {
-    most_reuse = std::max(most_reuse, reuse(tile));
-  }
   double least = std::numeric_limits<double>::infinity();
   for (const DeviceSpec::Tile& tile : device_.tiles) {
     const double tiles = cover(work.m, tile.rows) * cover(work.n, tile.columns) * batch;
-    const double waves = std::ceil(tiles / static_cast<double>(device_.units));
+    const auto units = static_cast<double>(device_.units);
+    const double waves = std::ceil(tiles / units);
     const auto elements = static_cast<double>(tile.rows * tile.columns);
-    const double slowdown =
-        (1.0 + curve_.tile_half / reuse(tile)) / (1.0 + curve_.tile_half / most_reuse);
-    least = std::min(
-        least, waves * terms * elements * slowdown * static_cast<double>(device_.units) / rate);
+    const double slowdown = 1.0 + curve_.tile_half / reuse(tile);
+    least = std::min(least, waves * terms * elements * slowdown * units / rate);
   }
   if (device_.tiles.empty()) {
     least = terms * static_cast<double>(work.m) * static_cast<double>(work.n) * batch / rate;

@@ -1,7 +1,10 @@
 #include "tessera/cost/device_time.h"
 
+#include <array>
 #include <cstdint>
+#include <functional>
 #include <limits>
+#include <string>
 
 #include <gtest/gtest.h>
 
@@ -65,10 +68,39 @@ TEST(DeviceTime, TakesTheTileThatIsFastest) {
   DeviceCurve curve = kCurve;
   curve.tile_half = 1.0;
   device.curve = curve;
-  EXPECT_DOUBLE_EQ(seconds(device, product(8, 9, 10)), 5 * 160.0 * (2.0 / 3.0) / 0.5 + 1.0);
+  EXPECT_DOUBLE_EQ(seconds(device, product(8, 9, 10)), 5 * 160.0 * 2.0 + 1.0);
   curve.tile_half = 8.0;  // 1/5 and 1/9
   device.curve = curve;
-  EXPECT_DOUBLE_EQ(seconds(device, product(8, 9, 10)), 2 * 640.0 + 1.0);
+  EXPECT_DOUBLE_EQ(seconds(device, product(8, 9, 10)), 2 * 640.0 * 5.0 + 1.0);
+}
+
+TEST(DeviceTime, NeverGrowsWithAnotherTile) {
+  DeviceCurve curve = kCurve;
+  curve.tile_half = 3.0;
+  constexpr std::array<std::int64_t, 5> kSides = {1, 3, 8, 50, 1000};
+  const auto for_all_shapes = [&](const auto& visit) {
+    for (const std::int64_t m : kSides) {
+      for (const std::int64_t n : kSides) {
+        visit(product(m, n, 7));
+      }
+    }
+  };
+  DeviceSpec device = small_device(curve);
+  double all_gains = 0.0;
+  for (const DeviceSpec::Tile tile : {DeviceSpec::Tile{.rows = 64, .columns = 64},
+                                      DeviceSpec::Tile{.rows = 1, .columns = 1},
+                                      DeviceSpec::Tile{.rows = 500, .columns = 2},
+                                      DeviceSpec::Tile{.rows = 3, .columns = 17}}) {
+    DeviceSpec richer = device;
+    richer.tiles.push_back(tile);
+    for_all_shapes([&](const Work& work) {
+      EXPECT_LE(seconds(richer, work), seconds(device, work))
+          << work.m << " x " << work.n << ", tile of " << tile.rows << " x " << tile.columns;
+      all_gains += seconds(device, work) - seconds(richer, work);
+    });
+    device = richer;
+  }
+  EXPECT_GT(all_gains, 0.0);
 }
 
 TEST(DeviceTime, OfAProductGrowsByWhatItsSumsTakeMore) {
@@ -101,6 +133,54 @@ TEST(DeviceTime, HasAPeakForEachDtype) {
   Work wide = product(4, 4, 10);
   wide.dtype = DType::kF32;
   EXPECT_DOUBLE_EQ(seconds(device, wide), 1280.0 + 1.0);
+}
+
+// m x n sums of k codes, to bf16.
+Work product_of_codes(std::int64_t m, std::int64_t n, std::int64_t k) {
+  Work work = product_work({.m = m,
+                            .n = n,
+                            .k = k,
+                            .transpose_b = true,
+                            .input = DType::kF8E4M3,
+                            .output = DType::kBF16});
+  work.bytes_read = static_cast<double>(k * (m + n));
+  work.bytes_written = static_cast<double>(2 * m * n);
+  return work;
+}
+
+// As the CUDA backend does it (ops/float8/scaled_matmul_cuda.cu): two kernels widen 640 codes of a
+// byte to two, one multiplies, one scales 64 sums of four bytes to two.
+TEST(DeviceTime, OfCodesThatADeviceDoesNotTakeIsThatOfWidenedOnes) {
+  DeviceSpec device = small_device();
+  const Work codes = product_of_codes(4, 16, 32);  // a wave
+  EXPECT_DOUBLE_EQ(seconds(device, codes), 2 * 16 * 32 / 1.0 + 1.0);
+  constexpr double kWidening = (640 + 1280) / 4.0 + 2.0;
+  constexpr double kScaling = 64 * (4 + 2) / 4.0 + 1.0;
+  device.peak_flops.f8 = 0.0;
+  EXPECT_DOUBLE_EQ(seconds(device, codes), kWidening + 2 * 16 * 32 / 0.5 + 1.0 + kScaling);
+  Work both = codes;
+  both.times = 2;
+  both.bytes_read *= 2.0;
+  both.bytes_written *= 2.0;
+  EXPECT_DOUBLE_EQ(seconds(device, both), 2.0 * seconds(device, codes));
+
+  // CPUs widen to f32.
+  device.units = 0;
+  device.tiles.clear();
+  EXPECT_DOUBLE_EQ(seconds(device, codes),
+                   (640 + 4 * 640) / 4.0 + 2.0 + 2.0 * 64 * 32 / 1.0 + 1.0 + kScaling);
+}
+
+// 24 columns of bf16 are 48 bytes, but no whole groups of 16 codes.
+TEST(DeviceTime, OfUnevenCodesIsThatOfWidenedOnes) {
+  const DeviceSpec device = small_device();
+  EXPECT_DOUBLE_EQ(
+      seconds(device, product_of_codes(4, 24, 32)),
+      (896 + 2 * 896) / 4.0 + 2.0 + 2 * (2 * 16 * 32 / 0.5) + 1.0 + 96 * (4 + 2) / 4.0 + 1.0);
+  // Rows of 36 values are 72 bytes in bf16, too: 16 do not divide these either.
+  EXPECT_DOUBLE_EQ(seconds(device, product_of_codes(4, 16, 36)),
+                   (720 + 2 * 720) / 4.0 + 2.0 + kUnalignedTime * (2 * 16 * 36 / 0.5) + 1.0 +
+                       64 * (4 + 2) / 4.0 + 1.0);
 }
 
 TEST(DeviceTime, OfMemoryIsThatOfAllBytes) {
@@ -175,31 +255,34 @@ TEST(DeviceTime, NeverGrowsWithTheDevice) {
   }
 }
 
+// The message of the kInvalidConfig error that `act` ends in.
+std::string refusal_of(const std::function<void()>& act) {
+  try {
+    act();
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code(), ErrorCode::kInvalidConfig);
+    return error.what();
+  }
+  return "nothing";
+}
+
 TEST(DeviceTime, SaysWhatIsNotKnown) {
   DeviceSpec device = small_device();
   EXPECT_FALSE(DeviceTime(device).is_estimate());
   device.curve.reset();
   EXPECT_TRUE(DeviceTime(device).is_estimate());
   device.peak_flops.bf16 = 0.0;
-  try {
-    DeviceTime(device).seconds(product(4, 4, 4));
-    FAIL();
-  } catch (const Error& error) {
-    EXPECT_EQ(error.code(), ErrorCode::kInvalidConfig);
-    EXPECT_STREQ(error.what(),
-                 "products in bf16 cannot be timed on device \"small\", whose peak for them is not "
-                 "known: give it in the cluster file");
-  }
+  EXPECT_EQ(refusal_of([&] { DeviceTime(device, "small.toml").seconds(product(4, 4, 4)); }),
+            "small.toml: device.peak.bf16: found 0, expected the FLOP/s of \"small\", since there "
+            "are products in bf16 to time");
   device.memory_bandwidth = 0.0;
-  try {
-    const DeviceTime time(device);
-    FAIL();
-  } catch (const Error& error) {
-    EXPECT_EQ(error.code(), ErrorCode::kInvalidConfig);
-    EXPECT_STREQ(error.what(),
-                 "nothing can be timed on device \"small\", whose memory bandwidth is not known: "
-                 "give it in the cluster file");
-  }
+  EXPECT_EQ(
+      refusal_of([&] { const DeviceTime time(device); }),
+      "the cluster file: device.memory_bandwidth: found 0, expected the bytes/s of \"small\", "
+      "without which nothing can be timed");
+  EXPECT_EQ(refusal_of([&] { const DeviceTime time(device, "small.toml"); }),
+            "small.toml: device.memory_bandwidth: found 0, expected the bytes/s of \"small\", "
+            "without which nothing can be timed");
 }
 
 }  // namespace
