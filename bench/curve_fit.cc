@@ -1,14 +1,15 @@
-// Fits the constants of a device's curve to times that others published, and says how near they
-// come.
+// Fits the constants of a chip family's curve to times that others published, and says how near
+// they come.
 //
-// usage: curve_fit CLUSTER.toml GPU DIRECTORY
+// usage: curve_fit DIRECTORY CLUSTER.toml=GPU...
 //
-// CLUSTER.toml has the figures of the device, and the curve to start from if it has one. DIRECTORY
-// holds attention.csv, norms.csv and gemm_peaks.csv in the form of ../shared/published/micro, whose
-// rows of GPU ("NVIDIA H200") in bf16, and products in fp8, too, are read; without one of these
-// files, or rows in it, its constants stay as they are. k_half, tile_half and comm_share always do:
-// these tables cannot tell them. Prints [device] with what was fitted, and of each table the mean
-// and the largest error before and after.
+// DIRECTORY holds attention.csv, norms.csv and gemm_peaks.csv in the form of
+// ../shared/published/micro. Of these the rows of each GPU ("NVIDIA H200") in bf16, and products in
+// fp8, too, are read; its cluster file has the figures of the device. All GPUs get one curve, which
+// starts as that of the first file if it has one. Without one of the tables, or rows in it, its
+// constants stay as they are. k_half, tile_half and comm_share always do: these tables cannot tell
+// them. Prints [device.curve] in three digits and [source], and of each table the mean and the
+// largest error before and after.
 
 #include <algorithm>
 #include <array>
@@ -17,16 +18,17 @@
 #include <cstdio>
 #include <exception>
 #include <filesystem>
-#include <functional>
-#include <map>
+#include <span>
 #include <sstream>
 #include <string>
 #include <string_view>
 #include <utility>
 #include <vector>
 
+#include "bench/csv_table.h"
 #include "tessera/base/error.h"
 #include "tessera/base/file.h"
+#include "tessera/base/toml.h"
 #include "tessera/cost/constants.h"
 #include "tessera/cost/device_time.h"
 #include "tessera/mesh/cluster.h"
@@ -35,43 +37,33 @@
 namespace tessera {
 namespace {
 
-using Row = std::map<std::string, std::string>;
+// A GPU of the tables and what its cluster file says of it.
+struct Gpu {
+  std::string name;
+  Cluster cluster;
+};
 
+// What a GPU was measured to take.
 struct Point {
+  const Gpu* gpu = nullptr;
   Works works;
   double seconds = 0.0;
 };
 
 using Points = std::vector<Point>;
 
-std::vector<std::string> cells(const std::string& line) {
-  std::vector<std::string> result;
-  std::istringstream stream(line);
-  for (std::string cell; std::getline(stream, cell, ',');) {
-    result.push_back(cell);
-  }
-  return result;
+struct Table {
+  std::string name;
+  Points points;
+};
+
+// Empty where there is no file.
+CsvTable read_table(const std::filesystem::path& path) {
+  return CsvTable(std::filesystem::exists(path) ? read_file(path) : "", path.string());
 }
 
-// Rows without quotes, by the names of the first line.
-std::vector<Row> read_rows(const std::filesystem::path& path) {
-  std::vector<Row> rows;
-  if (!std::filesystem::exists(path)) {
-    return rows;
-  }
-  std::istringstream lines(read_file(path));
-  std::string line;
-  std::getline(lines, line);
-  const std::vector<std::string> names = cells(line);
-  while (std::getline(lines, line)) {
-    const std::vector<std::string> values = cells(line);
-    Row row;
-    for (std::size_t i = 0; i < std::min(names.size(), values.size()); ++i) {
-      row[names[i]] = values[i];
-    }
-    rows.push_back(std::move(row));
-  }
-  return rows;
+double milliseconds(const CsvTable& table, std::size_t row, std::string_view column) {
+  return table.amount(row, column) * 1e-3;
 }
 
 TensorType tensor(DType dtype, const std::vector<std::int64_t>& bounds) {
@@ -83,107 +75,133 @@ TensorType tensor(DType dtype, const std::vector<std::int64_t>& bounds) {
 }
 
 // Forward and backward of a row of attention.csv.
-std::pair<Point, Point> attention(const Row& row) {
-  const std::int64_t batch = std::stoll(row.at("batch"));
-  const std::int64_t tokens = std::stoll(row.at("seq"));
-  const std::int64_t heads = std::stoll(row.at("heads"));
-  const std::int64_t channels = std::stoll(row.at("head_dim"));
-  const bool causal = row.at("mask") == "causal";
+std::pair<Point, Point> attention(const CsvTable& table, std::size_t row) {
+  const std::int64_t batch = table.count(row, "batch");
+  const std::int64_t tokens = table.count(row, "seq");
+  const std::int64_t heads = table.count(row, "heads");
+  const std::int64_t channels = table.count(row, "head_dim");
+  const std::string& mask = table.text(row, "mask");
+  if (mask != "causal" && mask != "none") {
+    table.refuse(row, "mask", "causal or none");
+  }
+  const bool causal = mask == "causal";
   const TensorType q = tensor(DType::kBF16, {batch, tokens, heads, channels});
   const TensorType k =
-      tensor(DType::kBF16, {batch, tokens, std::stoll(row.at("kv_heads")), channels});
+      tensor(DType::kBF16, {batch, tokens, table.count(row, "kv_heads"), channels});
   const TensorType ids = tensor(DType::kI32, {batch, tokens});
   const TensorType lse = tensor(DType::kF32, {batch, heads, tokens});
   return {{.works = work(*make_op(AttentionAttrs{.causal = causal}),
                          TensorTypes{q, k, k, ids, ids, ids, ids}),
-           .seconds = std::stod(row.at("fwd_ms")) * 1e-3},
-          {.works = work(*make_op(AttentionBackwardAttrs{.causal = causal}),
+           .seconds = milliseconds(table, row, "fwd_ms")},
+          {.works = work(*make_op(AttentionBackwardAttrs{
+                             .causal = causal, .whole_rows = true, .any_order = true}),
                          TensorTypes{q, q, k, k, q, lse, ids, ids, ids, ids}),
-           .seconds = std::stod(row.at("bwd_ms")) * 1e-3}};
+           .seconds = milliseconds(table, row, "bwd_ms")}};
 }
 
-// Forward of a row of norms.csv.
-Point norm(const Row& row) {
-  const std::int64_t width = std::stoll(row.at("width"));
-  const TensorType x = tensor(DType::kBF16, {std::stoll(row.at("rows")), width});
+// Forward and backward of a row of rms_norm of norms.csv.
+std::pair<Point, Point> norm(const CsvTable& table, std::size_t row) {
+  const std::int64_t rows = table.count(row, "rows");
+  const std::int64_t width = table.count(row, "width");
+  const TensorType x = tensor(DType::kBF16, {rows, width});
   const TensorType gain = tensor(DType::kBF16, {width});
-  return {.works = row.at("norm") == "rms_norm"
-                       ? work(*make_op(RmsNormAttrs{}), TensorTypes{x, gain})
-                       : work(*make_op(LayerNormAttrs{}), TensorTypes{x, gain, gain}),
-          .seconds = std::stod(row.at("fwd_ms")) * 1e-3};
+  const TensorType rstd = tensor(DType::kF32, {rows});
+  return {{.works = work(*make_op(RmsNormAttrs{}), TensorTypes{x, gain}),
+           .seconds = milliseconds(table, row, "fwd_ms")},
+          {.works = work(*make_op(RmsNormBackwardAttrs{.weight_gradient = true}),
+                         TensorTypes{x, x, gain, rstd}),
+           .seconds = milliseconds(table, row, "bwd_ms")}};
 }
 
 // A row of gemm_peaks.csv.
-Point product(const Row& row) {
+Point product(const CsvTable& table, std::size_t row, DType dtype) {
+  constexpr std::string_view kShape = "best_shape_MxNxK";
   std::array<std::int64_t, 3> sides = {};
-  std::istringstream shape(row.at("best_shape_MxNxK"));
-  char cross = 'x';
-  shape >> sides[0] >> cross >> sides[1] >> cross >> sides[2];
-  const DType dtype = row.at("dtype") == "fp8" ? DType::kF8E4M3 : DType::kBF16;
-  Work work = product_work({.m = sides[0],
-                            .n = sides[1],
-                            .k = sides[2],
-                            .transpose_b = true,
-                            .input = dtype,
-                            .output = DType::kBF16});
-  return {.works = {work}, .seconds = flop(work) / (std::stod(row.at("best_TFLOPs")) * 1e12)};
+  std::array<char, 2> between = {};
+  std::istringstream shape(table.text(row, kShape));
+  shape >> sides[0] >> between[0] >> sides[1] >> between[1] >> sides[2];
+  if (!shape || between != std::array{'x', 'x'} || shape.peek() != EOF ||
+      std::ranges::min(sides) < 1) {
+    table.refuse(row, kShape, "three whole numbers, such as 1024x2048x4096");
+  }
+  const Work work = product_work({.m = sides[0],
+                                  .n = sides[1],
+                                  .k = sides[2],
+                                  .transpose_b = true,
+                                  .input = dtype,
+                                  .output = DType::kBF16});
+  return {.works = {work}, .seconds = flop(work) / (table.amount(row, "best_TFLOPs") * 1e12)};
 }
 
 struct Errors {
   double mean = 0.0;
   double largest = 0.0;
+  double mean_square = 0.0;
 };
 
-Errors errors_of(const DeviceSpec& device, const Points& points) {
-  const DeviceTime time(device);
+Errors errors_of(const DeviceCurve& curve, const Points& points) {
   Errors errors;
   for (const Point& point : points) {
+    DeviceSpec device = point.gpu->cluster.device;
+    device.curve = curve;
+    const DeviceTime time(device, point.gpu->cluster.source);
     const double error = std::abs(time.seconds(point.works) / point.seconds - 1.0);
-    errors.mean += error / static_cast<double>(points.size());
+    const auto count = static_cast<double>(points.size());
+    errors.mean += error / count;
+    errors.mean_square += error * error / count;
     errors.largest = std::max(errors.largest, error);
   }
   return errors;
 }
 
-// Multiplies the constant by `factor` where the mean error then falls, and says whether it does.
-// Shares stay below 1.
-bool move(const DeviceSpec& device, const Points& points, double& constant, double factor) {
-  const double before = constant;
-  const double error = errors_of(device, points).mean;
-  constant = before * factor;
-  const bool is_allowed = before > 1.0 || constant <= 1.0;
-  if (is_allowed && errors_of(device, points).mean < error) {
+// A constant of a curve, and the most that it may be.
+struct Constant {
+  double* value;
+  double most = 1.0;
+};
+
+// Multiplies the constant by `factor` where the mean square of errors then falls, and says whether
+// it does.
+bool move(const DeviceCurve& curve, const Points& points, const Constant& constant, double factor) {
+  const double before = *constant.value;
+  const double error = errors_of(curve, points).mean_square;
+  *constant.value = before * factor;
+  if (*constant.value <= constant.most && errors_of(curve, points).mean_square < error) {
     return true;
   }
-  constant = before;
+  *constant.value = before;
   return false;
 }
 
 // Moves each constant up and down by ever smaller factors as long as that helps. The constants are
-// the device's.
-void fit(const DeviceSpec& device, const Points& points, const std::vector<double*>& constants) {
-  constexpr std::array kFactors = {1.3, 1.1, 1.03, 1.01, 1.003, 1.001};
+// the curve's. Then it rounds them to three digits.
+void fit(const DeviceCurve& curve, const Points& points, const std::vector<Constant>& constants) {
+  constexpr std::array kFactors = {
+      1.3, 1.1, 1.03, 1.01, 1.003, 1.001, 1.0003, 1.0001, 1.00003, 1.00001};
+  if (points.empty()) {
+    return;
+  }
   for (const double factor : kFactors) {
-    for (bool moved = !points.empty(); moved;) {
+    for (bool moved = true; moved;) {
       moved = false;
-      for (double* constant : constants) {
-        moved = move(device, points, *constant, factor) ||
-                move(device, points, *constant, 1.0 / factor) || moved;
+      for (const Constant& constant : constants) {
+        moved = move(curve, points, constant, factor) ||
+                move(curve, points, constant, 1.0 / factor) || moved;
       }
     }
   }
+  for (const Constant& constant : constants) {
+    *constant.value = std::stod(format("{:.3g}", *constant.value));
+  }
 }
 
-// A table's name and points.
-using Table = std::pair<std::string, Points>;
-
-void report(const DeviceSpec& device, std::string_view which, const std::vector<Table>& tables) {
-  for (const auto& [table, points] : tables) {
+void report(const DeviceCurve& curve, std::string_view which, std::span<const Table> tables) {
+  for (const auto& [name, points] : tables) {
     if (!points.empty()) {
-      const Errors errors = errors_of(device, points);
+      const Errors errors = errors_of(curve, points);
       std::printf("# %-6s %-20s %3zu points: mean error %4.1f %%, largest %4.1f %%\n",
                   std::string(which).c_str(),
-                  table.c_str(),
+                  name.c_str(),
                   points.size(),
                   errors.mean * 100.0,
                   errors.largest * 100.0);
@@ -191,65 +209,149 @@ void report(const DeviceSpec& device, std::string_view which, const std::vector<
   }
 }
 
-void fit_device(const std::filesystem::path& cluster,
-                const std::string& gpu,
-                const std::filesystem::path& directory) {
-  DeviceSpec device = load_cluster(cluster).device;
-  device.curve = device.curve.value_or(kUsualCurve);
-  Points both;
-  Points forward;
-  Points backward;
-  for (const Row& row : read_rows(directory / "attention.csv")) {
-    if (row.at("gpu") == gpu && row.at("dtype") == "bfloat16") {
-      const auto [ahead, back] = attention(row);
-      forward.push_back(ahead);
-      backward.push_back(back);
-      both.insert(both.end(), {ahead, back});
+// What [source] says of the curve.
+std::string source_text(const DeviceCurve& curve,
+                        std::span<const Gpu> gpus,
+                        std::span<const Table> tables) {
+  std::string text = "bench/curve_fit of";
+  for (const Gpu& gpu : gpus) {
+    text += format("{} {}", &gpu == gpus.data() ? "" : ",", gpu.name);
+  }
+  for (const auto& [name, points] : tables) {
+    if (!points.empty()) {
+      const Errors errors = errors_of(curve, points);
+      text += format("; {} ({} points): mean error {:.1f} %, largest {:.1f} %",
+                     name,
+                     points.size(),
+                     errors.mean * 100.0,
+                     errors.largest * 100.0);
     }
   }
-  // Below 10 us the table's last digit is 5 % and more.
+  return text + "; k_half, tile_half and comm_share are guesses";
+}
+
+struct Measured {
+  Table forward = {.name = "attention forward", .points = {}};
+  Table backward = {.name = "attention backward", .points = {}};
+  Table norms = {.name = "norms forward", .points = {}};
+  Table norm_gradients = {.name = "norms backward", .points = {}};
+  Table wide = {.name = "best bf16 products", .points = {}};
+  Table narrow = {.name = "best fp8 products", .points = {}};
+};
+
+void add(const Gpu& gpu, Points& points, Point point) {
+  point.gpu = &gpu;
+  points.push_back(std::move(point));
+}
+
+void add_rows(const Gpu& gpu, const std::filesystem::path& directory, Measured& measured) {
+  const CsvTable attentions = read_table(directory / "attention.csv");
+  for (std::size_t row = 0; row < attentions.num_rows(); ++row) {
+    if (attentions.text(row, "gpu") == gpu.name && attentions.text(row, "dtype") == "bfloat16") {
+      const auto [forward, backward] = attention(attentions, row);
+      add(gpu, measured.forward.points, forward);
+      add(gpu, measured.backward.points, backward);
+    }
+  }
+  // Below 10 us the table's last digit is 5 % and more; wider rows our kernels read more than once,
+  // as cuDNN's do not.
   constexpr double kShortest = 10e-6;
-  Points norms;
-  for (const Row& row : read_rows(directory / "norms.csv")) {
-    if (row.at("gpu") == gpu && row.at("backend") == "cudnn" && norm(row).seconds >= kShortest) {
-      norms.push_back(norm(row));
+  constexpr std::int64_t kWidest = 8192;
+  const CsvTable norms = read_table(directory / "norms.csv");
+  for (std::size_t row = 0; row < norms.num_rows(); ++row) {
+    if (norms.text(row, "gpu") == gpu.name && norms.text(row, "backend") == "cudnn" &&
+        norms.text(row, "norm") == "rms_norm" && norms.count(row, "width") <= kWidest) {
+      const auto [forward, backward] = norm(norms, row);
+      if (forward.seconds >= kShortest) {
+        add(gpu, measured.norms.points, forward);
+        add(gpu, measured.norm_gradients.points, backward);
+      }
     }
   }
-  std::map<std::string, Points> products;
-  for (const Row& row : read_rows(directory / "gemm_peaks.csv")) {
-    if (row.at("accelerator").starts_with(gpu + " SXM")) {
-      products[row.at("dtype")].push_back(product(row));
+  const CsvTable products = read_table(directory / "gemm_peaks.csv");
+  for (std::size_t row = 0; row < products.num_rows(); ++row) {
+    const std::string& dtype = products.text(row, "dtype");
+    if (products.text(row, "accelerator") == gpu.name + " SXM" && dtype == "bf16") {
+      add(gpu, measured.wide.points, product(products, row, DType::kBF16));
+    } else if (products.text(row, "accelerator") == gpu.name + " SXM" && dtype == "fp8") {
+      add(gpu, measured.narrow.points, product(products, row, DType::kF8E4M3));
     }
   }
-  DeviceCurve& curve = *device.curve;
-  if (device.peak_flops.f8 == 0.0) {
+}
+
+void fit_family(const std::filesystem::path& directory, std::span<const Gpu> gpus) {
+  Measured measured;
+  for (const Gpu& gpu : gpus) {
+    add_rows(gpu, directory, measured);
+  }
+  DeviceCurve curve = gpus[0].cluster.device.curve.value_or(kUsualCurve);
+  const bool has_f8 = std::ranges::all_of(
+      gpus, [](const Gpu& gpu) { return gpu.cluster.device.peak_flops.f8 > 0.0; });
+  if (!has_f8) {
     curve.matmul.f8 = 0.0;
-  } else if (curve.matmul.f8 == 0.0) {
-    curve.matmul.f8 = curve.matmul.bf16;
+    measured.narrow.points.clear();
   }
-  const std::vector<Table> tables = {{"attention forward", forward},
-                                     {"attention backward", backward},
-                                     {"norms", norms},
-                                     {"largest bf16 product", products["bf16"]},
-                                     {"largest fp8 product", products["fp8"]}};
-  report(device, "before", tables);
-  fit(device, norms, {&curve.stream, &curve.kernel});
-  fit(device, both, {&curve.attention.forward, &curve.attention.backward, &curve.attention.half});
-  fit(device, products["bf16"], {&curve.matmul.bf16});
-  fit(device, products["fp8"], {&curve.matmul.f8});
-  std::printf("[device]\n%s", to_toml(device).c_str());
-  report(device, "fitted", tables);
+  const std::array tables = {measured.forward,
+                             measured.backward,
+                             measured.norms,
+                             measured.norm_gradients,
+                             measured.wide,
+                             measured.narrow};
+  TESSERA_REQUIRE(std::ranges::any_of(tables, [](const Table& t) { return !t.points.empty(); }),
+                  ErrorCode::kInvalidData,
+                  "{}: found no rows of {}, expected some in attention.csv, norms.csv or "
+                  "gemm_peaks.csv",
+                  directory.string(),
+                  gpus[0].name);
+  const auto both = [](const Table& a, const Table& b) {
+    Points points = a.points;
+    points.insert(points.end(), b.points.begin(), b.points.end());
+    return points;
+  };
+
+  constexpr double kMost = 1e6;  // of constants that are no shares
+  report(curve, "before", tables);
+  fit(curve, both(measured.norms, measured.norm_gradients), {{&curve.stream}, {&curve.kernel}});
+  fit(curve,
+      both(measured.forward, measured.backward),
+      {{&curve.attention.forward},
+       {&curve.attention.backward, kMost},
+       {&curve.attention.half, kMost}});
+  fit(curve, measured.wide.points, {{&curve.matmul.bf16}});
+  fit(curve, measured.narrow.points, {{&curve.matmul.f8}});
+  report(curve, "fitted", tables);
+  DeviceSpec device = gpus[0].cluster.device;
+  device.curve = curve;
+  const std::string text = to_toml(device);
+  std::printf("%s\n[source]\ncurve = %s\n",
+              text.substr(text.find("\n[device.curve]")).c_str(),
+              toml_string(source_text(curve, gpus, tables)).c_str());
+}
+
+// "CLUSTER.toml=GPU".
+Gpu gpu_of(std::string_view argument) {
+  const std::size_t at = argument.find('=');
+  TESSERA_REQUIRE(at != std::string_view::npos,
+                  ErrorCode::kInvalidArgument,
+                  "found \"{}\", expected CLUSTER.toml=GPU, such as h200.toml=NVIDIA H200",
+                  argument);
+  return {.name = std::string(argument.substr(at + 1)),
+          .cluster = load_cluster(argument.substr(0, at))};
 }
 
 }  // namespace
 }  // namespace tessera
 
 int main(int argc, char** argv) try {
-  if (argc != 4) {
-    std::fprintf(stderr, "usage: curve_fit CLUSTER.toml GPU DIRECTORY\n");
+  if (argc < 3) {
+    std::fprintf(stderr, "usage: curve_fit DIRECTORY CLUSTER.toml=GPU...\n");
     return 2;
   }
-  tessera::fit_device(argv[1], argv[2], argv[3]);
+  std::vector<tessera::Gpu> gpus;
+  for (const char* argument : std::span(argv, static_cast<std::size_t>(argc)).subspan(2)) {
+    gpus.push_back(tessera::gpu_of(argument));
+  }
+  tessera::fit_family(argv[1], gpus);
   return 0;
 } catch (const std::exception& error) {
   std::fprintf(stderr, "error: %s\n", error.what());
