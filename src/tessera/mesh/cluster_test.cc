@@ -2,6 +2,7 @@
 
 #include <filesystem>
 #include <limits>
+#include <optional>
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -364,7 +365,7 @@ TEST(ClusterText, EveryFileReadsBackEqual) {
     EXPECT_EQ(parse_cluster(to_toml(cluster), cluster.source), cluster) << entry.path();
     ++files;
   }
-  EXPECT_EQ(files, 10);
+  EXPECT_EQ(files, 15);
 }
 
 TEST(ClusterText, AnyFigureReadsBackEqual) {
@@ -410,6 +411,7 @@ TEST(ClusterFiles, Frontier) {
   EXPECT_EQ(cluster.num_devices(), 2 * 4 * 9408);
   EXPECT_EQ(cluster.device.memory_bytes, 64'000'000'000);
   EXPECT_EQ(cluster.device.peak_flops.bf16, 191.5e12);
+  EXPECT_EQ(cluster.device.host_link, 36e9);
   ASSERT_EQ(cluster.levels.size(), 3U);
   EXPECT_EQ(cluster.levels[0].bandwidth, 200e9);
   EXPECT_EQ(cluster.levels[1].bandwidth, 50e9);
@@ -419,13 +421,75 @@ TEST(ClusterFiles, Frontier) {
 }
 
 TEST(ClusterFiles, TwoLevelGpus) {
-  const Cluster cluster = load_cluster(cluster_file("gpu-2-level.toml"));
+  const Cluster cluster = load_cluster(cluster_file("h100-dgx.toml"));
   EXPECT_EQ(cluster.num_devices(), 16384);
   EXPECT_EQ(cluster.device.memory_bytes, 80'000'000'000);
   EXPECT_EQ(cluster.device.peak_flops.bf16, 989e12);
   ASSERT_EQ(cluster.levels.size(), 2U);
   EXPECT_EQ(cluster.levels[0].bandwidth, 450e9);
   EXPECT_EQ(cluster.levels[1].bandwidth, 50e9);
+}
+
+// Chips of one family differ in what their makers say of them alone. What one of them loses by less
+// power is in its shares of the peak, which are not known yet.
+TEST(ClusterFiles, ChipsOfAFamilyShareTheirConstants) {
+  const std::vector<std::vector<std::string>> families = {
+      {"a100-80g-selene.toml", "a100-40g.toml", "system-ii.toml"},
+      {"h100-dgx.toml", "h200.toml", "h100-500w-hbm2e.toml"},
+      {"b200.toml", "gb200-nvl72.toml"}};
+  constexpr std::string_view kLessPower = "h100-500w-hbm2e.toml";
+  for (const std::vector<std::string>& family : families) {
+    const DeviceSpec first = load_cluster(cluster_file(family[0])).device;
+    const DeviceCurve first_curve = first.curve.value_or(DeviceCurve{});
+    for (const std::string& file : family) {
+      const DeviceSpec device = load_cluster(cluster_file(file)).device;
+      EXPECT_EQ(device.units, first.units) << file;
+      EXPECT_EQ(device.tiles, first.tiles) << file;
+      DeviceCurve curve = device.curve.value_or(DeviceCurve{});
+      if (file == kLessPower && device.curve) {
+        curve.matmul = first_curve.matmul;
+      }
+      EXPECT_TRUE(curve == first_curve || (file == kLessPower && !device.curve)) << file;
+    }
+  }
+}
+
+// As ../shared/published/facts/chips.csv has them: TFLOP/s of bf16, TB/s, GB, units, devices of the
+// innermost levels that share a node's links, GB/s of these and of each device beyond.
+TEST(ClusterFiles, HaveTheFactsOfTheirChips) {
+  struct Facts {
+    std::string_view file;
+    double tflops;
+    double memory_tb_per_s;
+    std::int64_t memory_gb;
+    std::int64_t units;
+    std::int64_t node;
+    double intra;
+    double inter;
+  };
+
+  for (const Facts& facts : {Facts{"a100-80g-selene.toml", 312, 2.039, 80, 108, 8, 300, 25},
+                             Facts{"a100-40g.toml", 312, 1.555, 40, 108, 8, 300, 25},
+                             Facts{"h100-dgx.toml", 989, 3.35, 80, 132, 8, 450, 50},
+                             Facts{"h100-500w-hbm2e.toml", 989, 2.4, 96, 132, 8, 450, 50},
+                             Facts{"h200.toml", 989, 4.8, 141, 132, 8, 450, 50},
+                             Facts{"b200.toml", 2250, 8, 180, 148, 8, 900, 50},
+                             Facts{"gb200-nvl72.toml", 2500, 8, 186, 148, 72, 900, 50},
+                             Facts{"frontier.toml", 191.5, 1.6, 64, 110, 8, 50, 12.5},
+                             Facts{"v100-dgx2.toml", 125, 0.9, 32, 80, 16, 150, 6.25}}) {
+    const Cluster cluster = load_cluster(cluster_file(facts.file));
+    EXPECT_DOUBLE_EQ(cluster.device.peak_flops.bf16, facts.tflops * 1e12) << facts.file;
+    EXPECT_DOUBLE_EQ(cluster.device.memory_bandwidth, facts.memory_tb_per_s * 1e12) << facts.file;
+    EXPECT_EQ(cluster.device.memory_bytes, facts.memory_gb * 1'000'000'000) << facts.file;
+    EXPECT_EQ(cluster.device.units, facts.units) << facts.file;
+    const Level& outermost = cluster.levels.back();
+    const std::int64_t node = cluster.num_devices() / outermost.size;
+    EXPECT_EQ(node, facts.node) << facts.file;
+    EXPECT_DOUBLE_EQ(cluster.levels[cluster.levels.size() - 2].bandwidth, facts.intra * 1e9)
+        << facts.file;
+    const double links = outermost.shared ? static_cast<double>(node) : 1.0;
+    EXPECT_DOUBLE_EQ(outermost.bandwidth / links, facts.inter * 1e9) << facts.file;
+  }
 }
 
 TEST(ClusterFiles, VirtualOnesHaveFrontiersRatios) {
