@@ -22,14 +22,39 @@ std::int64_t rounds(CollectiveKind kind) {
 
 // Both ends wait for all of the bytes, of which the sender alone counts as sending.
 LegWork transfer_work(const CollectiveUse& use) {
-  LegWork work = {.axis = "",
-                  .kind = use.kind,
-                  .bytes = static_cast<double>(use.bytes),
-                  .count = use.count};
+  LegWork work = {
+      .axis = "", .kind = use.kind, .bytes = static_cast<double>(use.bytes), .count = use.count};
   for (const AxisSize& axis : use.axes) {
     work.sent += static_cast<double>(sent_along(use, axis));
   }
   return work;
+}
+
+// Along the axes in this order, each of which is a leg as often as `times` says.
+std::vector<LegWork> works_along(const CollectiveUse& use,
+                                 const AxisSizes& axes,
+                                 CollectiveKind kind,
+                                 double times) {
+  std::vector<LegWork> works;
+  double left = static_cast<double>(use.bytes);  // by the legs before, where each folds
+  for (const AxisSize& axis : axes) {
+    const auto ranks = static_cast<double>(axis.size);
+    if (axis.size > 1) {
+      const double sent = static_cast<double>(sent_along(use, axis)) / times;
+      // What the rank sends, and what it keeps: the padding of an all-reduce's few elements, too,
+      // which is not of the whole.
+      const double parts = sent / static_cast<double>(rounds(kind)) * ranks / (ranks - 1.0);
+      const double most = use.kind == CollectiveKind::kAllReduce ? left : parts;
+      works.push_back({.axis = axis.name,
+                       .kind = kind,
+                       .ranks = axis.size,
+                       .bytes = std::min(parts, most),
+                       .sent = sent,
+                       .count = use.count});
+    }
+    left /= ranks;
+  }
+  return works;
 }
 
 double log2_of(std::int64_t ranks) {
@@ -49,8 +74,7 @@ double moving(const Level& level, double bytes, double wire, double half) {
 // Parts sent straight to whom they are for.
 LegTime direct_time(const Level& level, const LegWork& work) {
   const double wire = is_transfer(work.kind) ? work.bytes : work.sent;
-  return {.latency =
-              level.latency * log2_of(work.ranks) * static_cast<double>(rounds(work.kind)),
+  return {.latency = level.latency * log2_of(work.ranks) * static_cast<double>(rounds(work.kind)),
           .moving = moving(level, work.bytes, wire, level.half)};
 }
 
@@ -88,33 +112,14 @@ std::vector<LegWork> leg_works(const CollectiveUse& use) {
   if (use.channel) {
     return {transfer_work(use)};
   }
-  const AxisSizes order = legs(use);
-  const bool is_back_and_forth = order.size() > use.axes.size();
-  double folded = static_cast<double>(use.bytes);  // by an all-reduce, along the next axis
-  std::vector<LegWork> works;
-  for (std::size_t i = 0; i < order.size(); ++i) {
-    const AxisSize& axis = order[i];
-    const auto ranks = static_cast<double>(axis.size);
-    const bool is_back = is_back_and_forth && i >= use.axes.size();
-    folded *= is_back ? ranks : 1.0;
-    if (axis.size > 1) {
-      LegWork work = {.axis = axis.name,
-                      .kind = !is_back_and_forth ? use.kind
-                              : is_back          ? CollectiveKind::kAllGather
-                                                 : CollectiveKind::kReduceScatter,
-                      .ranks = axis.size,
-                      .sent = static_cast<double>(sent_along(use, axis)) /
-                              (is_back_and_forth ? 2.0 : 1.0),
-                      .count = use.count};
-      // Of all that a rank sends, and what it keeps.
-      work.bytes =
-          work.sent / static_cast<double>(rounds(work.kind)) * ranks / (ranks - 1.0);
-      if (use.kind == CollectiveKind::kAllReduce) {
-        work.bytes = std::min(work.bytes, folded);  // without the padding of few elements
-      }
-      works.push_back(std::move(work));
-    }
-    folded /= is_back ? 1.0 : ranks;
+  if (use.kind != CollectiveKind::kAllReduce || use.axes.size() == 1) {
+    return works_along(use, legs(use), use.kind, 1.0);
+  }
+  std::vector<LegWork> works = works_along(use, use.axes, CollectiveKind::kReduceScatter, 2.0);
+  for (std::size_t i = works.size(); i-- > 0;) {
+    LegWork back = works[i];
+    back.kind = CollectiveKind::kAllGather;
+    works.push_back(std::move(back));
   }
   return works;
 }

@@ -16,7 +16,7 @@ struct LegWork {
   CollectiveKind kind = CollectiveKind::kAllReduce;
   std::int64_t ranks = 2;  // that take part
   double bytes = 0.0;      // of the whole that it gathers, reduces, deals or sends, on the wire
-  double sent = 0.0;       // by a rank in one of them, as CollectiveUse counts: padding is sent, too
+  double sent = 0.0;  // by a rank in one of them, as CollectiveUse counts: padding is sent, too
   std::int64_t count = 1;  // one after the other
 
   friend bool operator==(const LegWork&, const LegWork&) = default;
@@ -29,9 +29,9 @@ std::vector<LegWork> leg_works(const CollectiveUse& use);
 
 struct LegTime {
   double latency = 0.0;  // seconds that no bandwidth shortens
-  double moving = 0.0;   // seconds for which it keeps the link of a rank busy when it is alone: where
-                         // the level is shared, the one of the group; 0 where the bandwidth is not
-                         // known
+  double moving = 0.0;   // seconds for which it keeps the link of a rank busy when it is alone:
+                        // where the level is shared, the one of the group; 0 where the bandwidth is
+                        // not known
 
   friend bool operator==(const LegTime&, const LegTime&) = default;
 };

@@ -25,8 +25,8 @@ inline constexpr double kUnalignedTime = 4.0;
 // Share of a stream's speed at which rows are read or written wherever they lie. A guess.
 inline constexpr double kGatherShare = 0.5;
 
-// How a collective's speed grows with its bytes: half / bytes to this power. Fitted to all-reduces of
-// 8 H100, of 4 and 8 A100 and of 8 V100 (bench/level_fit.cc).
+// How a collective's speed grows with its bytes: half / bytes to this power. Fitted to all-reduces
+// of 8 H100, of 4 and 8 A100 and of 8 V100 (bench/level_fit.cc).
 inline constexpr double kHalfExponent = 0.65;
 
 // Latency of a step of a ring, over that of a tree: a ring of 8 ranks is as fast as a tree. Source:
@@ -39,12 +39,13 @@ inline constexpr double kRingStep = 3.0 / 7.0;
 inline constexpr double kSmallBytes = 128.0 / 120.0;
 inline constexpr double kSmallHalf = 0.47 / 3.4;
 
-// Ranks from which NCCL lets switches add up. Source: all-reduces of 2 to 8 H200 and B200.
+// Ranks from which NCCL lets switches add up. Source: what it chose on 2 to 8 H200.
 inline constexpr std::int64_t kSwitchRanks = 5;
 
-// Share of a level's efficiency that all-reduces reach whose sums are the switches': of 16 GiB, 0.686
-// of the bandwidth on 8 H100, where a ring of 8 A100 has 0.783. Source: NVIDIA/dgxc-benchmarking,
-// nccl/README.md at 841f5466cd; stas00/ml-engineering, network/README.md at 744d01e18b.
+// Share of a level's efficiency that all-reduces reach whose sums are the switches': of 16 GiB,
+// 0.686 of the bandwidth on 8 H100, where a ring of 8 A100 has 0.783. Source:
+// NVIDIA/dgxc-benchmarking, nccl/README.md at 841f5466cd; stas00/ml-engineering, network/README.md
+// at 744d01e18b.
 inline constexpr double kSwitchShare = 0.875;
 
 // What takes the place of a curve where a cluster file has none: that of an H100. Source:
