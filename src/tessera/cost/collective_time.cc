@@ -5,6 +5,7 @@
 #include <cstddef>
 #include <utility>
 
+#include "tessera/base/error.h"
 #include "tessera/cost/constants.h"
 #include "tessera/ops/collective_legs.h"
 
@@ -82,28 +83,56 @@ const LegTime& faster(const LegTime& a, const LegTime& b) {
   return b.latency + b.moving < a.latency + a.moving ? b : a;
 }
 
-LegTime native_time(const Level& level, const LegWork& work) {
-  const auto ranks = static_cast<double>(work.ranks);
-  const bool all_reduces = work.kind == CollectiveKind::kAllReduce;
-  const double latency = level.latency * static_cast<double>(rounds(work.kind));
-  const double depth = log2_of(work.ranks);
-  const double around = std::max(depth, kRingStep * (ranks - 1.0));
-  const double ring = static_cast<double>(rounds(work.kind)) * (ranks - 1.0) / ranks * work.bytes;
-  const LegTime large = {.latency = latency * around,
-                         .moving = moving(level, work.bytes, ring, level.half)};
+// Where a ring or a tree crosses a level.
+struct Hop {
+  const Level* level = nullptr;
+  std::int64_t ranks = 2;  // groups of the level below
+  double inside = 1.0;     // ranks of each of these, which share what crosses if each has a link
+};
+
+// Of the level on which `wire` bytes of each rank take longest.
+double slowest(std::span<const Hop> hops, double bytes, double wire, double share_of_half) {
+  double most = 0.0;
+  for (const Hop& hop : hops) {
+    const double part = hop.level->shared ? wire : wire / hop.inside;
+    most = std::max(most, moving(*hop.level, bytes, part, hop.level->half * share_of_half));
+  }
+  return most;
+}
+
+// Of a gather, a reduction or both over all of the levels, innermost first.
+LegTime native_time(std::span<const Hop> hops, CollectiveKind kind, double bytes) {
+  const Hop& outermost = hops.back();
+  const double all = outermost.inside * static_cast<double>(outermost.ranks);
+  const auto times = static_cast<double>(rounds(kind));
+  double depth = 0.0;
+  double around = 0.0;
+  for (const Hop& hop : hops) {
+    const double groups = all / hop.inside;
+    const double crossings = groups - groups / static_cast<double>(hop.ranks);
+    depth += hop.level->latency * log2_of(hop.ranks);
+    around += hop.level->latency * std::max(log2_of(hop.ranks), kRingStep * crossings);
+  }
+  const bool all_reduces = kind == CollectiveKind::kAllReduce;
+  const double ring = times * (all - 1.0) / all * bytes;
+  const LegTime large = {.latency = times * around, .moving = slowest(hops, bytes, ring, 1.0)};
   // A tree, which sends all sums up and down, is there for all-reduces alone.
-  const double wire = all_reduces ? 2.0 * work.bytes : ring;
-  const LegTime small = {
-      .latency = latency * (all_reduces ? depth : around),
-      .moving = moving(level, work.bytes, wire * kSmallBytes, level.half * kSmallHalf)};
-  if (!all_reduces || !level.switch_reduces || work.ranks < kSwitchRanks) {
+  const double few = kSmallBytes * (all_reduces ? 2.0 * bytes : ring);
+  const LegTime small = {.latency = times * (all_reduces ? depth : around),
+                         .moving = slowest(hops, bytes, few, kSmallHalf)};
+  const Level& level = *outermost.level;
+  if (!all_reduces || hops.size() > 1 || !level.switch_reduces || outermost.ranks < kSwitchRanks) {
     return faster(large, small);
   }
-  const double through = (ranks + 1.0) / ranks * work.bytes;
-  const LegTime switched = {
-      .latency = latency * depth,
-      .moving = moving(level, work.bytes, through / kSwitchShare, level.half)};
+  const double through = (all + 1.0) / all * bytes;
+  const LegTime switched = {.latency = times * depth,
+                            .moving = moving(level, bytes, through / kSwitchShare, level.half)};
   return faster(faster(large, small), switched);
+}
+
+LegTime repeated(const LegTime& one, std::int64_t count) {
+  const auto times = static_cast<double>(count);
+  return {.latency = one.latency * times, .moving = one.moving * times};
 }
 
 }  // namespace
@@ -127,9 +156,34 @@ std::vector<LegWork> leg_works(const CollectiveUse& use) {
 LegTime leg_time(const Level& level, const LegWork& work, CollectiveStyle style) {
   const bool is_direct = style == CollectiveStyle::kOwn || is_transfer(work.kind) ||
                          work.kind == CollectiveKind::kAllToAll;
-  const LegTime one = is_direct ? direct_time(level, work) : native_time(level, work);
-  const auto count = static_cast<double>(work.count);
-  return {.latency = one.latency * count, .moving = one.moving * count};
+  const Hop hop = {.level = &level, .ranks = work.ranks};
+  return repeated(
+      is_direct ? direct_time(level, work) : native_time({&hop, 1}, work.kind, work.bytes),
+      work.count);
+}
+
+LegTime flat_time(std::span<const Level> levels, const CollectiveUse& use) {
+  TESSERA_REQUIRE(!use.channel && use.kind != CollectiveKind::kAllToAll,
+                  ErrorCode::kInvalidArgument,
+                  "{} over all levels at once, expected a gather or a reduction",
+                  name(use.kind));
+  TESSERA_REQUIRE(levels.size() == use.axes.size(),
+                  ErrorCode::kInvalidArgument,
+                  "{} levels for {} axes, expected one for each",
+                  levels.size(),
+                  use.axes.size());
+  std::vector<Hop> hops;
+  double inside = 1.0;
+  for (std::size_t i = 0; i < levels.size(); ++i) {
+    const std::int64_t ranks = use.axes[i].size;
+    if (ranks > 1) {
+      hops.push_back({.level = &levels[i], .ranks = ranks, .inside = inside});
+    }
+    inside *= static_cast<double>(ranks);
+  }
+  return hops.empty()
+             ? LegTime{}
+             : repeated(native_time(hops, use.kind, static_cast<double>(use.bytes)), use.count);
 }
 
 }  // namespace tessera

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -44,5 +45,11 @@ enum class CollectiveStyle : std::uint8_t {
 // How long a leg takes whose ranks are in different groups of the level below, when nothing
 // disturbs it. An efficiency that is not known counts as 1.
 LegTime leg_time(const Level& level, const LegWork& work, CollectiveStyle style);
+
+// The same of all legs of a gather or a reduction at once, where NCCL has one ring or tree over all
+// ranks: each level moves its parts while the others move theirs, so that the slowest sets the
+// pace. levels[i] is that of use.axes[i]. Errors: kInvalidArgument for other kinds, and for another
+// number of levels.
+LegTime flat_time(std::span<const Level> levels, const CollectiveUse& use);
 
 }  // namespace tessera

@@ -13,6 +13,7 @@
 
 #include "tessera/actions/generators.h"
 #include "tessera/base/random.h"
+#include "tessera/base/test_error.h"
 #include "tessera/cost/constants.h"
 #include "tessera/mesh/placement.h"
 #include "tessera/mesh/random_mesh.h"
@@ -294,6 +295,53 @@ TEST(LegTime, OfSwitchesThatAddUpIsThatOfFewerBytes) {
     EXPECT_EQ(leg_time(level, all_reduce(ranks, 8e6), kOwn),
               leg_time(plain, all_reduce(ranks, 8e6), kOwn));
   }
+}
+
+// Two nodes of four devices, of which each has a link to the other node.
+TEST(FlatTime, IsThatOfTheSlowestLevel) {
+  std::vector<Level> levels = {plain_level(), plain_level()};
+  levels[1].bandwidth = 1.0;
+  CollectiveUse use = {
+      .axes = {{"node", 4}, {"cluster", 2}}, .kind = CollectiveKind::kAllGather, .bytes = 6400};
+  // Of the hops of a ring, 6 are inside a node.
+  EXPECT_EQ(flat_time(levels, use),
+            (LegTime{.latency = kRingStep * 6 + 1, .moving = 6400 * 7.0 / 8 / 4}));
+  levels[1].bandwidth = 4.0;
+  EXPECT_EQ(flat_time(levels, use).moving, 6400 * 7.0 / 8 / 8);
+  levels[1].shared = true;
+  EXPECT_EQ(flat_time(levels, use).moving, 6400 * 7.0 / 8 / 4);
+  use.kind = CollectiveKind::kAllReduce;
+  EXPECT_EQ(flat_time(levels, use).moving, 2 * 6400 * 7.0 / 8 / 4);
+  use.count = 3;
+  EXPECT_EQ(flat_time(levels, use).moving, 3 * 2 * 6400 * 7.0 / 8 / 4);
+  use.bytes = 0;
+  EXPECT_EQ(flat_time(levels, use), (LegTime{.latency = 3 * 2 * 3.0}));
+}
+
+TEST(FlatTime, OfOneLevelIsThatOfItsLeg) {
+  Level level = plain_level();
+  level.switch_reduces = true;
+  for (const double bytes : {1.0, 1e3, 1e6}) {
+    const CollectiveUse use = {.axes = {{"one", 1}, {"data", 8}, {"none", 1}},
+                               .kind = CollectiveKind::kAllReduce,
+                               .bytes = static_cast<std::int64_t>(bytes)};
+    // 8 ranks with nothing inside or outside them.
+    EXPECT_EQ(flat_time(std::vector<Level>(3, level), use),
+              leg_time(level, all_reduce(8, bytes), kNative));
+  }
+  const CollectiveUse alone = {.axes = {{"one", 1}}, .bytes = 8};
+  EXPECT_EQ(flat_time(std::vector<Level>(1, level), alone), LegTime{});
+}
+
+TEST(FlatTime, RefusesWhatNoRingDoes) {
+  const std::vector<Level> levels = {plain_level(), plain_level()};
+  CollectiveUse use = {.axes = {{"a", 2}, {"b", 2}}, .kind = CollectiveKind::kAllToAll};
+  EXPECT_EQ(error_of(ErrorCode::kInvalidArgument, [&] { flat_time(levels, use); }),
+            "all_to_all over all levels at once, expected a gather or a reduction");
+  use.kind = CollectiveKind::kAllGather;
+  use.axes.pop_back();
+  EXPECT_EQ(error_of(ErrorCode::kInvalidArgument, [&] { flat_time(levels, use); }),
+            "2 levels for 1 axes, expected one for each");
 }
 
 // More bytes never take less time, nor does a slower level; a collective is no faster as several.
