@@ -26,6 +26,7 @@
 #include <vector>
 
 #include "bench/csv_table.h"
+#include "bench/descend.h"
 #include "tessera/base/error.h"
 #include "tessera/base/file.h"
 #include "tessera/base/toml.h"
@@ -154,44 +155,10 @@ Errors errors_of(const DeviceCurve& curve, const Points& points) {
   return errors;
 }
 
-// A constant of a curve, and the most that it may be.
-struct Constant {
-  double* value;
-  double most = 1.0;
-};
-
-// Multiplies the constant by `factor` where the mean square of errors then falls, and says whether
-// it does.
-bool move(const DeviceCurve& curve, const Points& points, const Constant& constant, double factor) {
-  const double before = *constant.value;
-  const double error = errors_of(curve, points).mean_square;
-  *constant.value = before * factor;
-  if (*constant.value <= constant.most && errors_of(curve, points).mean_square < error) {
-    return true;
-  }
-  *constant.value = before;
-  return false;
-}
-
-// Moves each constant up and down by ever smaller factors as long as that helps. The constants are
-// the curve's. Then it rounds them to three digits.
+// Fits these constants of the curve to the points, if there are any.
 void fit(const DeviceCurve& curve, const Points& points, const std::vector<Constant>& constants) {
-  constexpr std::array kFactors = {
-      1.3, 1.1, 1.03, 1.01, 1.003, 1.001, 1.0003, 1.0001, 1.00003, 1.00001};
-  if (points.empty()) {
-    return;
-  }
-  for (const double factor : kFactors) {
-    for (bool moved = true; moved;) {
-      moved = false;
-      for (const Constant& constant : constants) {
-        moved = move(curve, points, constant, factor) ||
-                move(curve, points, constant, 1.0 / factor) || moved;
-      }
-    }
-  }
-  for (const Constant& constant : constants) {
-    *constant.value = std::stod(format("{:.3g}", *constant.value));
+  if (!points.empty()) {
+    descend(constants, [&] { return errors_of(curve, points).mean_square; });
   }
 }
 
