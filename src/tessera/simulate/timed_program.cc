@@ -28,7 +28,7 @@ Calls common(const Calls& a, const Calls& b) {
 class Timing {
  public:
   Timing(const Program& program, const Mesh& mesh, const Cluster& cluster, CollectiveStyle style)
-      : mesh_(mesh), cluster_(cluster), style_(style), device_(cluster.device) {
+      : mesh_(mesh), cluster_(cluster), style_(style), device_(cluster.device, cluster.source) {
     timed_.program = &program;
     timed_.order = issue_order(program);
     for (std::size_t axis = 0; axis < mesh.axes.size(); ++axis) {
