@@ -59,7 +59,7 @@ Graph with_second_loss(Graph graph) {
 }
 
 // A backend whose ops on the rank's thread take as long as on a device of so many FLOP/s. Short
-// sleeps are put off and made up for by a later op.
+// sleeps are put off and made up for by a later op, or before the rank talks to others.
 class PacedBackend final : public ForwardingBackend {
  public:
   // Borrows `backend`.
@@ -73,28 +73,47 @@ class PacedBackend final : public ForwardingBackend {
           operands.push_back(operand.type);
         }
         const std::chrono::duration<double> seconds(cost(*instruction.op, operands).flop / flops_);
-        seconds_[instruction.op.get()] = std::chrono::duration_cast<Clock::duration>(seconds);
+        ops_[instruction.op.get()] = {.time = std::chrono::duration_cast<Clock::duration>(seconds),
+                                      .talks = !collectives(*instruction.op, operands).empty()};
       }
     }
   }
 
   void run(const Op& op, const Views& views, StreamId stream) override {
-    const Clock::time_point start = Clock::now();
-    ForwardingBackend::run(op, views, stream);
     if (stream != StreamId{0}) {
+      ForwardingBackend::run(op, views, stream);
       return;
     }
     constexpr std::chrono::microseconds kShort(500);
-    ready_ = std::max(ready_, start) + seconds_.at(&op);
-    if (ready_ - Clock::now() > kShort) {
-      std::this_thread::sleep_until(ready_);
+    const PlayedOp& played = ops_.at(&op);
+    if (played.talks) {
+      sleep_until_ready(Clock::duration(0));
     }
+    const Clock::time_point start = Clock::now();
+    ForwardingBackend::run(op, views, stream);
+    // Who has overslept begins what comes next late, and ends it in time.
+    ready_ = std::max(ready_, start - overslept_) + played.time;
+    sleep_until_ready(kShort);
   }
 
  private:
+  struct PlayedOp {
+    Clock::duration time{0};
+    bool talks = false;
+  };
+
+  // Where that is more than `least`.
+  void sleep_until_ready(Clock::duration least) {
+    if (ready_ - Clock::now() > least) {
+      std::this_thread::sleep_until(ready_);
+      overslept_ = Clock::now() - ready_;
+    }
+  }
+
   double flops_;
-  std::map<const Op*, Clock::duration> seconds_;
+  std::map<const Op*, PlayedOp> ops_;
   Clock::time_point ready_;  // when the device is done with what it was given
+  Clock::duration overslept_{0};
 };
 
 // Two steps show a sanitizer what more would; the build says in the environment that one watches.

@@ -1,0 +1,317 @@
+// How near simulated steps are to played ones: ranks of this machine whose products take as long as
+// on a slow device, and whose collectives as long as on slow levels, by sleeping. What is compared
+// is the order in which things happen and wait, not how long they take alone: that both are told.
+// Steps whose own spread is above 2 % are repeated, and then listed as not judged.
+//
+// usage: played_bench [--steps=N]
+
+#include <algorithm>
+#include <array>
+#include <chrono>
+#include <cmath>
+#include <cstdint>
+#include <cstdio>
+#include <cstdlib>
+#include <exception>
+#include <filesystem>
+#include <memory>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include <sys/prctl.h>
+
+#include "bench/median.h"
+#include "tessera/base/format.h"
+#include "tessera/mesh/cluster.h"
+#include "tessera/mesh/placement.h"
+#include "tessera/ops/op.h"
+#include "tessera/plan/run_layout.h"
+#include "tessera/program/operand_types.h"
+#include "tessera/runtime/launcher.h"
+#include "tessera/simulate/attribution.h"
+#include "tessera/simulate/simulate.h"
+#include "tests/distributed/rank_steps.h"
+#include "tests/distributed/run_ranks.h"
+
+namespace tessera {
+namespace {
+
+constexpr double kStepSeconds = 0.8;  // of computation
+constexpr double kTalkShare = 0.6;    // of that, for which links are busy
+constexpr double kMostSpread = 0.02;
+
+struct PlayedRun {
+  std::string what;
+  RankRun run;
+  Cluster cluster;
+  std::vector<double> meeting_seconds = {};  // by axis, of a collective beside latency and bytes
+};
+
+// How much longer a collective of few bytes takes than its latency, by axis, where the ranks of all
+// groups meet at a time. Threads share this machine's cores, and sleep.
+std::vector<double> meeting_seconds(const Mesh& mesh) {
+  constexpr int kTimes = 200;
+  constexpr double kLatency = 2e-3;
+  const std::vector<Level> level = {{.name = "all", .size = mesh.num_ranks(), .latency = kLatency}};
+  std::vector<double> seconds;
+  for (std::size_t axis = 0; axis < mesh.axes.size(); ++axis) {
+    double own = 0.0;
+    launch_ranks(mesh.num_ranks(), {.throttle = level}, [&](World& world) {
+      const std::array listed = {axis};
+      const std::unique_ptr<Communicator> group = world.group(mesh.members(listed, world.rank()));
+      std::vector<std::byte> all(static_cast<std::size_t>(64 * group->size()));
+      const std::span part =
+          std::span(all).subspan(static_cast<std::size_t>(64 * group->rank()), 64);
+      const auto start = std::chrono::steady_clock::now();
+      for (int i = 0; i < kTimes; ++i) {
+        group->all_gather(part, all, part.size());
+      }
+      const std::chrono::duration<double> taken = std::chrono::steady_clock::now() - start;
+      if (world.rank() == 0) {
+        own = taken.count() / kTimes - kLatency;
+      }
+    });
+    seconds.push_back(own);
+  }
+  return seconds;
+}
+
+// The ranks of a run, with times that its device and its throttle make them take.
+class PlayedPrograms {
+ public:
+  explicit PlayedPrograms(const PlayedRun& played)
+      : played_(played), programs_(rank_programs(played.run)) {
+    for (const Program& program : programs_) {
+      timed_.push_back(time(program));
+    }
+    const Mesh& mesh = played.run.mesh;
+    for (std::int64_t rank = 0; rank < mesh.num_ranks(); ++rank) {
+      program_of_.push_back(
+          programs_.size() == 1 ? 0 : static_cast<std::size_t>(pipeline_place(mesh, rank)));
+    }
+  }
+
+  RankPrograms ranks() const {
+    return {.mesh = played_.run.mesh,
+            .cluster = played_.cluster,
+            .programs = timed_,
+            .program_of = program_of_};
+  }
+
+  // The most of a rank.
+  double flop() const {
+    double most = 0.0;
+    for (const Program& program : programs_) {
+      double sum = 0.0;
+      for (const IssueStep& step : issue_order(program).steps) {
+        const Instruction& instruction = instruction_of(program, step);
+        if (step.works && step.stream == 0) {
+          sum += cost(*instruction.op, operand_types(instruction)).flop;
+        }
+      }
+      most = std::max(most, sum);
+    }
+    return most;
+  }
+
+ private:
+  // Only stream 0 computes on the device, and only FLOP take time there.
+  TimedProgram time(const Program& program) const {
+    TimedProgram timed =
+        time_program(program, played_.run.mesh, played_.cluster, CollectiveStyle::kOwn);
+    std::vector<Piece> pieces;
+    std::size_t place = 0;
+    for (const Segment& segment : program.segments) {
+      for (const Instruction& instruction : segment.instructions) {
+        const std::uint32_t begin = timed.first_piece[place];
+        const std::uint32_t end = timed.first_piece[place + 1];
+        timed.first_piece[place++] = static_cast<std::uint32_t>(pieces.size());
+        for (std::uint32_t i = begin; i < end; ++i) {
+          if (timed.pieces[i].is_leg()) {
+            pieces.push_back(played_leg(timed.pieces[i]));
+          }
+        }
+        const double flop = cost(*instruction.op, operand_types(instruction)).flop;
+        const Ticks ticks = to_ticks(flop / played_.run.device_flops);
+        if (instruction.stream == StreamId{0} && ticks > 0) {
+          pieces.push_back({.kind = PieceKind::kProduct, .ticks = ticks, .compute = Piece::kWhole});
+        }
+      }
+    }
+    timed.first_piece[place] = static_cast<std::uint32_t>(pieces.size());
+    timed.pieces = std::move(pieces);
+    return timed;
+  }
+
+  // A played collective has its latency once, whatever it is and over how many ranks.
+  Piece played_leg(Piece leg) const {
+    if (!leg.is_transfer()) {
+      const double meeting =
+          played_.meeting_seconds.empty() ? 0.0 : played_.meeting_seconds[leg.partners];
+      leg.ticks = to_ticks(played_.cluster.levels[leg.level].latency + meeting);
+    }
+    return leg;
+  }
+
+  const PlayedRun& played_;
+  std::vector<Program> programs_;
+  std::vector<TimedProgram> timed_;
+  std::vector<std::size_t> program_of_;
+};
+
+RankRun small_run(const Mesh& mesh, std::int64_t microbatches, std::int64_t data, bool overlap) {
+  return {.model = {.dim = 48, .layers = 3, .heads = 4, .kv_heads = 4, .ffn = 96, .vocab = 96},
+          .mesh = mesh,
+          .microbatches = microbatches,
+          .global_batch = 2 * microbatches * data,
+          .sequence_length = 32,
+          .overlap = overlap};
+}
+
+// Data ranks side by side, and between pipeline ranks slower links.
+Cluster levels_of(std::int64_t data, std::int64_t pipeline) {
+  return {.name = "played",
+          .device = {},
+          .levels = {{.name = "node", .size = data, .bandwidth = 1e9, .latency = 20e-6},
+                     {.name = "cluster", .size = pipeline, .bandwidth = 2e8, .latency = 50e-6}}};
+}
+
+std::vector<PlayedRun> played_runs() {
+  std::vector<PlayedRun> runs;
+  bool overlap = true;
+  std::int64_t microbatches = 2;
+  for (const std::int64_t ranks : {2, 4, 6, 8, 12}) {
+    const Cluster cluster = load_cluster(std::filesystem::path(TESSERA_SOURCE_DIR) / "configs" /
+                                         "clusters" / format("virtual-{}.toml", ranks));
+    const Mesh mesh = make_mesh(cluster, {.data = ranks});
+    for (const char* name : {"ddp", "fsdp", "hsdp", "topo", "zeropp"}) {
+      try {
+        RankRun run = small_run(mesh, microbatches, ranks, overlap);
+        run.placement = preset(name, mesh).placement;
+        runs.push_back({format("{} data ranks, {}, {} microbatches{}",
+                               ranks,
+                               name,
+                               microbatches,
+                               overlap ? ", overlapped" : ""),
+                        run,
+                        cluster});
+      } catch (const Error&) {
+        continue;  // a placement whose levels the cluster lacks
+      }
+      overlap = !overlap;
+      microbatches = microbatches == 2 ? 3 : 2;
+    }
+  }
+  using enum PipelineSchedule;
+  for (const PipelineSchedule schedule : {kGPipe, k1F1B, kInterleaved, kZbH1, kZbV}) {
+    for (const std::int64_t data : {1, 2}) {
+      const Cluster cluster = levels_of(data, 3);
+      RankRun run = small_run(make_mesh(cluster, {.data = data, .pipeline = 3}), 6, data, false);
+      const std::int64_t stages = 3 * default_chunks(schedule);
+      run.model.layers = 6;
+      run.pipeline = {.layers = std::vector<std::int64_t>(static_cast<std::size_t>(stages),
+                                                          run.model.layers / stages),
+                      .schedule = schedule};
+      runs.push_back(
+          {format("3 pipeline ranks of {} data ranks, {}", data, name(schedule)), run, cluster});
+    }
+  }
+  return runs;
+}
+
+// The run at such a pace that a step computes for kStepSeconds, and its links are busy for a share
+// of that.
+PlayedRun paced(PlayedRun played) {
+  played.cluster.device.memory_bandwidth = 1e12;
+  played.cluster.device.peak_flops = {.f32 = 1e12, .bf16 = 1e12};
+  played.run.device_flops = 1e12;
+  const PlayedPrograms programs(played);
+  played.run.device_flops = programs.flop() / kStepSeconds;
+  const StepTimeline timeline = simulate(programs.ranks(), {.contention = false, .slow = {}});
+  Ticks busy = 0;
+  for (const LinkRow& row : attribute(programs.ranks(), timeline, 0).links) {
+    busy += row.busy;
+  }
+  const double slower = kTalkShare * kStepSeconds / to_seconds(std::max<Ticks>(1, busy));
+  for (Level& level : played.cluster.levels) {
+    level.bandwidth /= slower;
+  }
+  played.run.throttle = played.cluster.levels;
+  played.meeting_seconds = meeting_seconds(played.run.mesh);
+  return played;
+}
+
+struct Measured {
+  double seconds = 0.0;
+  double spread = 0.0;  // of the middle half of the steps, over the median
+};
+
+Measured measure(RankRun run, std::int64_t steps) {
+  run.steps = steps;
+  std::vector<double> seconds = run_ranks(run).step_seconds;
+  seconds.erase(seconds.begin());
+  std::ranges::sort(seconds);
+  const std::size_t count = seconds.size();
+  const double middle = median(seconds);
+  return {.seconds = middle,
+          .spread = (seconds[count - 1 - count / 4] - seconds[count / 4]) / middle};
+}
+
+void run_benchmark(std::span<char*> arguments) {
+  std::int64_t steps = 6;
+  for (const std::string_view argument : arguments.subspan(1)) {
+    if (argument.starts_with("--steps=")) {
+      steps = std::max(3, std::atoi(argument.data() + std::string_view("--steps=").size()));
+    }
+  }
+  std::printf("  %-58s %9s %9s %8s\n", "milliseconds of a step", "simulated", "played", "error");
+  std::vector<double> errors;
+  int num_left_out = 0;
+  for (const PlayedRun& each : played_runs()) {
+    const PlayedRun played = paced(each);
+    const PlayedPrograms programs(played);
+    const double simulated = to_seconds(simulate(programs.ranks()).step);
+    Measured measured = measure(played.run, steps);
+    if (measured.spread > kMostSpread) {
+      measured = measure(played.run, steps);
+    }
+    const double error = simulated / measured.seconds - 1.0;
+    const bool is_judged = measured.spread <= kMostSpread;
+    std::printf("  %-58s %9.1f %9.1f %+7.2f %%%s\n",
+                played.what.c_str(),
+                simulated * 1e3,
+                measured.seconds * 1e3,
+                error * 100,
+                is_judged ? "" : "  not judged");
+    if (is_judged) {
+      errors.push_back(std::abs(error));
+    } else {
+      ++num_left_out;
+    }
+  }
+  double sum = 0.0;
+  for (const double error : errors) {
+    sum += error;
+  }
+  std::printf("%zu programs: mean %.2f %%, largest %.2f %% (target 2 %%); %d not judged%s\n",
+              errors.size(),
+              100 * sum / static_cast<double>(std::max<std::size_t>(1, errors.size())),
+              100 * (errors.empty() ? 0.0 : std::ranges::max(errors)),
+              num_left_out,
+              num_left_out > 3 ? ": the machine is too noisy" : "");
+}
+
+}  // namespace
+}  // namespace tessera
+
+int main(int argc, char** argv) try {
+  std::setvbuf(stdout, nullptr, _IOLBF, 0);
+  ::prctl(PR_SET_TIMERSLACK, 1);  // nanoseconds; threads inherit it
+  tessera::run_benchmark({argv, static_cast<std::size_t>(argc)});
+  return 0;
+} catch (const std::exception& error) {
+  std::fprintf(stderr, "%s\n", error.what());
+  return 1;
+}
