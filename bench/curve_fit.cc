@@ -3,13 +3,12 @@
 //
 // usage: curve_fit DIRECTORY CLUSTER.toml=GPU...
 //
-// DIRECTORY holds attention.csv, norms.csv and gemm_peaks.csv in the form of
-// ../shared/published/micro. Of these the rows of each GPU ("NVIDIA H200") in bf16, and products in
-// fp8, too, are read; its cluster file has the figures of the device. All GPUs get one curve, which
-// starts as that of the first file if it has one. Without one of the tables, or rows in it, its
-// constants stay as they are. k_half, tile_half and comm_share always do: these tables cannot tell
-// them. Prints [device.curve] in three digits and [source], and of each table the mean and the
-// largest error before and after.
+// DIRECTORY holds attention.csv, norms.csv and gemm_peaks.csv. Of these the rows of each GPU
+// ("NVIDIA H200") in bf16, and products in fp8, too, are read; its cluster file has the figures of
+// the device. All GPUs get one curve, which starts as that of the first file if it has one. Without
+// one of the tables, or rows in it, its constants stay as they are. k_half, tile_half and
+// comm_share always do: these tables cannot tell them. Prints [device.curve] in three digits and
+// [source], and of each table the mean and the largest error before and after.
 
 #include <algorithm>
 #include <array>
@@ -184,16 +183,15 @@ std::string source_text(const DeviceCurve& curve,
   for (const Gpu& gpu : gpus) {
     text += format("{} {}", &gpu == gpus.data() ? "" : ",", gpu.name);
   }
+  Points all;
   for (const auto& [name, points] : tables) {
-    if (!points.empty()) {
-      const Errors errors = errors_of(curve, points);
-      text += format("; {} ({} points): mean error {:.1f} %, largest {:.1f} %",
-                     name,
-                     points.size(),
-                     errors.mean * 100.0,
-                     errors.largest * 100.0);
-    }
+    all.insert(all.end(), points.begin(), points.end());
   }
+  const Errors errors = errors_of(curve, all);
+  text += format("; {} kernels: mean error {:.1f} %, largest {:.1f} %",
+                 all.size(),
+                 errors.mean * 100.0,
+                 errors.largest * 100.0);
   return text + "; k_half, tile_half and comm_share are guesses";
 }
 

@@ -4,7 +4,7 @@
 // usage: level_fit CLUSTER.toml LEVEL CHIP LEAST DIRECTORY
 //
 // CLUSTER.toml has the level's bandwidth, and switch_reduces if its switches add up. DIRECTORY
-// holds collectives.csv in the form of ../shared/published/micro, whose rows of nccl-tests on one
+// holds collectives.csv, whose rows of nccl-tests on one
 // node of CHIP ("h100-700w") with at least LEAST bytes are read, the smaller of the times out of
 // place and in place. Latency is that of the file unless LEAST is 0: large collectives cannot tell
 // it. Prints the level's keys, and of each number of devices the mean and the largest error.

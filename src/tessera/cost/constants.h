@@ -50,8 +50,8 @@ inline constexpr double kSwitchShare = 0.875;
 
 // What takes the place of a curve where a cluster file has none: that of an H100. Source:
 // configs/clusters/h100-dgx.toml, fitted by bench/curve_fit. k_half, tile_half and comm_share are
-// guesses: the first two are about the most with which the best products of no GPU in
-// ../shared/published/micro/gemm_peaks.csv would need more than its peak.
+// guesses: the first two are about the most with which the best published product of no GPU needs
+// more than its peak.
 inline constexpr DeviceCurve kUsualCurve = {
     .matmul = {.bf16 = 0.927, .f8 = 0.847},
     .k_half = 128.0,

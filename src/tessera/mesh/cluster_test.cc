@@ -454,7 +454,7 @@ TEST(ClusterFiles, ChipsOfAFamilyShareTheirConstants) {
   }
 }
 
-// As ../shared/published/facts/chips.csv has them: TFLOP/s of bf16, TB/s, GB, units, devices of the
+// As data sheets have them: TFLOP/s of bf16, TB/s, GB, units, devices of the
 // innermost levels that share a node's links, GB/s of these and of each device beyond.
 TEST(ClusterFiles, HaveTheFactsOfTheirChips) {
   struct Facts {
