@@ -91,44 +91,9 @@ class Walk {
   void find_calls() {
     for (const Segment& segment : program_.segments) {
       for (std::size_t i = 0; i < segment.instructions.size(); ++i) {
-        calls_.push_back(calls_at(segment, i));
+        calls_.push_back(instruction_calls(program_, segment, i));
       }
     }
-  }
-
-  // Those of an instruction, whatever the call of its segment.
-  std::vector<CollectiveCall> calls_at(const Segment& segment, std::size_t index) const {
-    const Instruction& instruction = segment.instructions[index];
-    const Collectives uses = collectives(*instruction.op, operand_types(instruction));
-    std::vector<CollectiveCall> calls;
-    for (std::size_t i = 0; i < uses.size(); ++i) {
-      const CollectiveUse& use = uses[i];
-      if (use.channel) {
-        calls.push_back(transfer(use));
-        calls.back().use = static_cast<std::uint32_t>(i);
-        continue;
-      }
-      const AxisSizes axes = legs(use);
-      for (std::size_t leg = 0; leg < axes.size(); ++leg) {
-        const AxisSize& axis = axes[leg];
-        if (axis.size > 1) {
-          calls.push_back(
-              {.axis = axis.name,
-               .what = {.kind = use.kind,
-                        .fold = use.fold,
-                        .dtype = use.dtype,
-                        .bytes = use.bytes,
-                        .count = use.count,
-                        .sent = sent_along(use, axis),
-                        .ranks = axis.size,
-                        .of = is_of_pipeline(axis) ? use_of(program_, segment, index)
-                                                   : names_of_operands(program_, instruction)},
-               .use = static_cast<std::uint32_t>(i),
-               .leg = static_cast<std::uint32_t>(leg)});
-        }
-      }
-    }
-    return calls;
   }
 
   void add_calls(const IssueStep& step) {
@@ -298,6 +263,42 @@ std::string to_string(const CollectiveWork& work) {
                 work.of.empty() ? "" : " of ",
                 work.of,
                 work.microbatch);
+}
+
+std::vector<CollectiveCall> instruction_calls(const Program& program,
+                                              const Segment& segment,
+                                              std::size_t index) {
+  const Instruction& instruction = segment.instructions[index];
+  const Collectives uses = collectives(*instruction.op, operand_types(instruction));
+  std::vector<CollectiveCall> calls;
+  for (std::size_t i = 0; i < uses.size(); ++i) {
+    const CollectiveUse& use = uses[i];
+    if (use.channel) {
+      calls.push_back(transfer(use));
+      calls.back().use = static_cast<std::uint32_t>(i);
+      continue;
+    }
+    const AxisSizes axes = legs(use);
+    for (std::size_t leg = 0; leg < axes.size(); ++leg) {
+      const AxisSize& axis = axes[leg];
+      if (axis.size > 1) {
+        calls.push_back(
+            {.axis = axis.name,
+             .what = {.kind = use.kind,
+                      .fold = use.fold,
+                      .dtype = use.dtype,
+                      .bytes = use.bytes,
+                      .count = use.count,
+                      .sent = sent_along(use, axis),
+                      .ranks = axis.size,
+                      .of = is_of_pipeline(axis) ? use_of(program, segment, index)
+                                                 : names_of_operands(program, instruction)},
+             .use = static_cast<std::uint32_t>(i),
+             .leg = static_cast<std::uint32_t>(leg)});
+      }
+    }
+  }
+  return calls;
 }
 
 CollectiveSequence collective_calls(const Program& program) {

@@ -70,6 +70,12 @@ struct CollectiveSequence {
   friend bool operator==(const CollectiveSequence&, const CollectiveSequence&) = default;
 };
 
+// Those of an instruction of a segment in any of its calls, of which the stream, what comes before
+// and the place are not said.
+std::vector<CollectiveCall> instruction_calls(const Program& program,
+                                              const Segment& segment,
+                                              std::size_t index);
+
 // The collectives of the step. One over several axes is a call along each of its legs().
 // The order of streams is that of issue_order().
 CollectiveSequence collective_calls(const Program& program);

@@ -261,10 +261,15 @@ void SimulationEngine::meet(std::size_t index) {
 
 void SimulationEngine::require_equal(std::size_t index,
                                      const std::vector<std::size_t>& members) const {
+  const auto microbatch_of = [this](const Lane& lane) {
+    return call_of(*states_[lane.c].program->program, step_of(lane)).microbatch;
+  };
   const Piece& own = piece_of(lanes_[index]);
+  const std::int32_t microbatch = microbatch_of(lanes_[index]);
   for (const std::size_t member : members) {
     const Piece& piece = piece_of(lanes_[member]);
-    TESSERA_CHECK(piece.ticks == own.ticks && piece.moving == own.moving,
+    TESSERA_CHECK(piece.what == own.what && piece.ticks == own.ticks &&
+                      piece.moving == own.moving && microbatch_of(lanes_[member]) == microbatch,
                   "collectives of the ranks do not match: found {}; expected {}",
                   describe(lanes_[member]),
                   describe(lanes_[index]));

@@ -284,6 +284,18 @@ TEST(Simulate, SaysWhoWaitsForEver) {
   unequal.add(longer, 1);
   EXPECT_THAT(error_of(ErrorCode::kInternal, [&] { unequal.simulate(); }),
               HasSubstr("collectives of the ranks do not match: found rank "));
+
+  // One that takes as long, and is another one.
+  TestRanks others({2}, {.data = 2});
+  TestStep other;
+  other.add(0, {kernel(1)});
+  Piece leg = collective(0, 0, 0, 1);
+  leg.what = 1;
+  other.add(0, {leg});
+  others.add(talks, 1);
+  others.add(other, 1);
+  EXPECT_THAT(error_of(ErrorCode::kInternal, [&] { others.simulate(); }),
+              HasSubstr("collectives of the ranks do not match: found rank "));
 }
 
 // While stream 0 waits, what it waits for says why.

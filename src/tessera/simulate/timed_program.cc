@@ -1,11 +1,14 @@
 #include "tessera/simulate/timed_program.h"
 
 #include <algorithm>
+#include <functional>
 #include <map>
+#include <string>
 #include <utility>
 
 #include "tessera/base/error.h"
 #include "tessera/ops/op.h"
+#include "tessera/program/collective_calls.h"
 #include "tessera/program/operand_types.h"
 
 namespace tessera {
@@ -38,9 +41,9 @@ class Timing {
 
   TimedProgram run() {
     for (const Segment& segment : timed_.program->segments) {
-      for (const Instruction& instruction : segment.instructions) {
+      for (std::size_t i = 0; i < segment.instructions.size(); ++i) {
         timed_.first_piece.push_back(num_pieces());
-        add(*instruction.op, operand_types(instruction));
+        add(segment, i);
       }
     }
     timed_.first_piece.push_back(num_pieces());
@@ -50,7 +53,9 @@ class Timing {
  private:
   std::uint32_t num_pieces() const { return static_cast<std::uint32_t>(timed_.pieces.size()); }
 
-  void add(const Op& op, const TensorTypes& operands) {
+  void add(const Segment& segment, std::size_t index) {
+    const Op& op = *segment.instructions[index].op;
+    const TensorTypes operands = operand_types(segment.instructions[index]);
     const Works works = work(op, operands);
     const Collectives uses = collectives(op, operands);
     const std::int64_t num_wires = std::ranges::count(works, WorkKind::kWire, &Work::kind);
@@ -63,11 +68,13 @@ class Timing {
                   info(op).name,
                   num_calls,
                   num_wires);
+    const std::vector<std::uint64_t> whats =
+        uses.empty() ? std::vector<std::uint64_t>() : whats_of(segment, index);
     Calls calls;
     for (const Work& each : works) {
       if (each.kind == WorkKind::kWire) {
         calls = {.begin = calls.end, .end = calls.end + num_calls / num_wires};
-        add_wire(uses, calls);
+        add_wire(uses, calls, whats);
       } else if (each.kind != WorkKind::kFold || style_ == CollectiveStyle::kOwn) {
         add_kernel(each);
       }
@@ -94,22 +101,34 @@ class Timing {
                              .memory = share(device_.memory_seconds(work))});
   }
 
-  void add_wire(const Collectives& uses, const Calls& calls) {
+  // By leg of all uses of an instruction.
+  std::vector<std::uint64_t> whats_of(const Segment& segment, std::size_t index) const {
+    std::vector<std::uint64_t> whats;
+    for (const CollectiveCall& call : instruction_calls(*timed_.program, segment, index)) {
+      whats.push_back(std::hash<std::string>()(to_string(call.what)));
+    }
+    return whats;
+  }
+
+  void add_wire(const Collectives& uses, const Calls& calls, std::span<const std::uint64_t> whats) {
     Calls of_use;
+    std::size_t next = 0;  // of the legs
     for (const CollectiveUse& use : uses) {
       of_use = {.begin = of_use.end, .end = of_use.end + use.count};
       const std::int64_t count = common(of_use, calls).size();
-      if (count == 0) {
-        continue;
-      }
       for (LegWork leg : leg_works(use)) {
+        const std::uint64_t what = whats[next++];
+        if (count == 0) {
+          continue;
+        }
         leg.count = count;
-        Piece piece = use.channel ? transfer(use) : collective(leg);
+        Piece piece = use.channel ? transfer(use, *use.channel) : collective(leg);
         const LegTime time = leg_time(cluster_.levels[piece.level], leg, style_);
         piece.native = style_ == CollectiveStyle::kNative && !use.channel;
         piece.ticks = to_ticks(time.latency);
         piece.moving = to_ticks(time.moving);
         piece.sent = leg.sent * static_cast<double>(count);
+        piece.what = what;
         timed_.pieces.push_back(piece);
       }
     }
@@ -146,8 +165,8 @@ class Timing {
   }
 
   // On the level of the outermost axis on which its ends differ.
-  Piece transfer(const CollectiveUse& use) {
-    const ChannelName name = {use.axes, *use.channel};
+  Piece transfer(const CollectiveUse& use, const ChannelPlaces& places) {
+    const ChannelName name = {use.axes, places};
     const auto found = std::ranges::find(timed_.channels, name);
     Piece piece = {
         .kind = use.kind == CollectiveKind::kSend ? PieceKind::kSend : PieceKind::kReceive,
@@ -155,8 +174,8 @@ class Timing {
     if (found == timed_.channels.end()) {
       timed_.channels.push_back(name);
     }
-    std::int64_t from = use.channel->from;
-    std::int64_t to = use.channel->to;
+    std::int64_t from = places.from;
+    std::int64_t to = places.to;
     for (const AxisSize& axis : use.axes) {
       if (from % axis.size != to % axis.size) {
         piece.level = level_of(mesh_.axes[index_of(axis)]);

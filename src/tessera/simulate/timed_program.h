@@ -31,6 +31,7 @@ struct Piece {
   Ticks ticks = 0;             // of a kernel that is alone; of a leg, its latency
   Ticks moving = 0;            // of a leg, for which it keeps a link that is its own busy
   double sent = 0.0;           // bytes, by a rank in a leg
+  std::uint64_t what = 0;      // of a leg, a hash of what its ranks do together in a microbatch
   std::int64_t compute = 0;    // share of the device that a kernel keeps busy
   std::int64_t memory = 0;     // share of its memory's speed that it takes
 
