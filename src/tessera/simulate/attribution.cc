@@ -13,8 +13,8 @@ namespace {
 
 class Attributor {
  public:
-  Attributor(const TimedProgram& program, const ClassTimeline& own, double spread)
-      : program_(program), own_(own), spread_(spread), steps_(own.streams.size()) {
+  Attributor(const Mesh& mesh, const TimedProgram& program, const ClassTimeline& own, double spread)
+      : mesh_(mesh), program_(program), own_(own), spread_(spread), steps_(own.streams.size()) {
     for (const IssueStep& step : program.order.steps) {
       const StepIndex index = program.order.index_of(step);
       last_of_stream_0_.push_back(steps_[0].empty() ? index : steps_[0].back());
@@ -133,7 +133,7 @@ class Attributor {
       add(Cause::kSpread, 0, ticks - mean);
       return;
     }
-    if (piece.is_transfer() && span.kind == SpanKind::kAway) {
+    if (span.kind == SpanKind::kAway && is_of_pipeline(piece)) {
       const Cause cause = span.end <= first_    ? Cause::kFill
                           : span.begin >= last_ ? Cause::kDrain
                                                 : Cause::kBubble;
@@ -143,6 +143,10 @@ class Attributor {
     CauseRow& row = piece.is_transfer() ? add(Cause::kTransfer, piece.level, ticks)
                                         : add(Cause::kCollective, piece.partners, ticks);
     part_of(row, span.kind) += ticks;
+  }
+
+  bool is_of_pipeline(const Piece& leg) const {
+    return leg.is_transfer() || mesh_.axes[leg.partners].group == AxisGroup::kPipeline;
   }
 
   Cause cause_of(const Piece& piece, const Span& span) const {
@@ -208,6 +212,7 @@ class Attributor {
     return list;
   }
 
+  const Mesh& mesh_;
   const TimedProgram& program_;
   const ClassTimeline& own_;
   double spread_;
@@ -259,7 +264,7 @@ Attribution attribute(const RankPrograms& ranks,
                       std::size_t of_class) {
   const ClassTimeline& own = timeline.classes.at(of_class);
   Attribution result =
-      Attributor(ranks.programs[own.program], own, timeline.spread).run(timeline.step);
+      Attributor(ranks.mesh, ranks.programs[own.program], own, timeline.spread).run(timeline.step);
   TESSERA_CHECK(result.total() == timeline.step,
                 "rank {}: {} ps of {} have a cause",
                 own.first_rank,

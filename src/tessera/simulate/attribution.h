@@ -37,7 +37,7 @@ struct CauseRow {
   Ticks latency = 0;
   Ticks moving = 0;  // as long as it takes alone
   Ticks shared = 0;  // as long as it takes more, because others use its links
-  Ticks away = 0;  // for ranks that come later; of a transfer, this is a pipeline's fill and so on
+  Ticks away = 0;  // for ranks that come later; along a pipeline, this is its fill and so on
 
   friend bool operator==(const CauseRow&, const CauseRow&) = default;
 };

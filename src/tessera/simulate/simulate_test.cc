@@ -318,5 +318,23 @@ TEST(Attribute, FollowsTheWaits) {
   EXPECT_EQ(causes.total(), timeline.step);
 }
 
+// Ranks of a pipeline that come early to what all of them do after the last microbatch are idle.
+TEST(Attribute, DrainsWhereAPipelineMeets) {
+  TestRanks ranks({2}, {.pipeline = 2});
+  const auto step_of = [](Ticks before) {
+    TestStep step;
+    step.add(0, {kernel(before)});
+    step.add(0, {collective(0, 0, 5, 7)});
+    return step;
+  };
+  ranks.add(step_of(10), 1);
+  ranks.add(step_of(30), 1);
+  EXPECT_THAT(
+      attribute(ranks.ranks(), ranks.simulate(), 0).rows,
+      ElementsAre(CauseRow{.cause = Cause::kProduct, .ticks = 10},
+                  CauseRow{.cause = Cause::kCollective, .ticks = 12, .latency = 5, .moving = 7},
+                  CauseRow{.cause = Cause::kDrain, .ticks = 20}));
+}
+
 }  // namespace
 }  // namespace tessera
