@@ -10,6 +10,7 @@
 #include "tessera/actions/as_index.h"
 #include "tessera/base/error.h"
 #include "tessera/base/format.h"
+#include "tessera/base/svg.h"
 
 namespace tessera {
 namespace {
@@ -75,11 +76,6 @@ std::string draw_row(const std::vector<StageAction>& actions,
   return line;
 }
 
-constexpr std::string_view kForwardColour = "#2f6fb5";
-constexpr std::string_view kBackwardColour = "#1e7f5c";
-constexpr std::string_view kInputGradientColour = "#3f9d5a";
-constexpr std::string_view kWeightGradientColour = "#b9770e";
-
 std::string_view colour_of(ActionKind kind) {
   switch (kind) {
     case ActionKind::kForward:
@@ -125,7 +121,6 @@ void add_bar(const Bar& bar, std::string& svg) {
       bar.span.end);
   const std::string text = to_string(bar.action);
   const std::string label = text.substr(text.find(letter(bar.action.kind)) + 1);
-  constexpr double kDigitWidth = 7.0;
   if (bar.width >= kDigitWidth * static_cast<double>(label.size())) {
     svg += format(
         "<text x=\"{:.2f}\" y=\"{:.2f}\" text-anchor=\"middle\" fill=\"#ffffff\" "
@@ -173,11 +168,7 @@ std::string draw_table(const ActionTable& table, const Timeline& timeline, std::
 std::string draw_gantt(const ActionTable& table, const Timeline& timeline) {
   require_same_shape(table, timeline);
   const double height = kRowHeight * static_cast<double>(table.rows.size());
-  std::string svg = format(
-      "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {:.0f} {:.0f}\" "
-      "font-family=\"sans-serif\" font-size=\"11\">\n",
-      kNameWidth + kChartWidth,
-      height);
+  std::string svg = svg_begin(kNameWidth + kChartWidth, height);
   const double scale = timeline.makespan > 0.0 ? kChartWidth / timeline.makespan : 0.0;
   for (std::size_t rank = 0; rank < table.rows.size(); ++rank) {
     const double y = kRowHeight * static_cast<double>(rank);

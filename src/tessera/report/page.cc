@@ -10,6 +10,7 @@
 #include <nlohmann/json.hpp>
 
 #include "tessera/base/format.h"
+#include "tessera/base/svg.h"
 #include "tessera/base/units.h"
 #include "tessera/report/curve.h"
 #include "tessera/report/page_assets.h"
@@ -24,32 +25,6 @@ constexpr std::size_t kStretches = 1000;  // of a curve: two points for each pix
 constexpr std::size_t kTableRows = 25;
 
 constexpr std::string_view kTraffic = "comm_bytes/";
-
-std::string escaped(std::string_view text) {
-  std::string result;
-  for (const char c : text) {
-    switch (c) {
-      case '&':
-        result += "&amp;";
-        break;
-      case '<':
-        result += "&lt;";
-        break;
-      case '>':
-        result += "&gt;";
-        break;
-      case '"':
-        result += "&quot;";
-        break;
-      case '\'':
-        result += "&#39;";
-        break;
-      default:
-        result += c;
-    }
-  }
-  return result;
-}
 
 std::string_view style_of(Tone tone) {
   switch (tone) {
@@ -173,7 +148,7 @@ std::string notice_list(const std::vector<Notice>& notices) {
   }
   std::string html = "<ul class=\"notices\">\n";
   for (const Notice& notice : notices) {
-    html += format("<li class=\"{}\">{}</li>\n", style_of(notice.tone), escaped(notice.text));
+    html += format("<li class=\"{}\">{}</li>\n", style_of(notice.tone), escape_markup(notice.text));
   }
   return html + "</ul>\n";
 }
@@ -182,10 +157,11 @@ std::string tile_list(const std::vector<Tile>& tiles) {
   std::string html = "<dl class=\"tiles\">\n";
   for (const Tile& tile : tiles) {
     html += format("<div><dt>{}</dt><dd><div class=\"value\">{}</div>",
-                   escaped(tile.label),
-                   escaped(tile.value));
-    html +=
-        tile.detail.empty() ? "" : format("<div class=\"detail\">{}</div>", escaped(tile.detail));
+                   escape_markup(tile.label),
+                   escape_markup(tile.value));
+    html += tile.detail.empty()
+                ? ""
+                : format("<div class=\"detail\">{}</div>", escape_markup(tile.detail));
     html += "</dd></div>\n";
   }
   return html + "</dl>\n";
@@ -194,9 +170,10 @@ std::string tile_list(const std::vector<Tile>& tiles) {
 std::string fact_list(const std::vector<FactGroup>& groups) {
   std::string html = "<div class=\"facts\">\n";
   for (const FactGroup& group : groups) {
-    html += format("<section><h3>{}</h3>\n<dl>\n", escaped(group.title));
+    html += format("<section><h3>{}</h3>\n<dl>\n", escape_markup(group.title));
     for (const Fact& fact : group.facts) {
-      html += format("<dt>{}</dt><dd>{}</dd>\n", escaped(fact.label), escaped(fact.value));
+      html +=
+          format("<dt>{}</dt><dd>{}</dd>\n", escape_markup(fact.label), escape_markup(fact.value));
     }
     html += "</dl></section>\n";
   }
@@ -283,14 +260,15 @@ std::string render_page(const ReportPage& page, const MetricsTable& metrics) {
       "<meta name=\"color-scheme\" content=\"light dark\">\n"
       "<link rel=\"icon\" href=\"data:,\">\n";
   html += format("<title>{} · Tessera</title>\n<style>\n{}</style>\n</head>\n<body>\n",
-                 escaped(page.title),
+                 escape_markup(page.title),
                  kPageStyle);
-  html += format("<header class=\"top\">\n<h1>{}</h1>\n", escaped(page.title));
-  html +=
-      page.subtitle.empty() ? "" : format("<p class=\"under\">{}</p>\n", escaped(page.subtitle));
+  html += format("<header class=\"top\">\n<h1>{}</h1>\n", escape_markup(page.title));
+  html += page.subtitle.empty()
+              ? ""
+              : format("<p class=\"under\">{}</p>\n", escape_markup(page.subtitle));
   html += format("<p id=\"status\" class=\"status {}\">{}</p>\n",
                  style_of(page.status.tone),
-                 escaped(page.status.text));
+                 escape_markup(page.status.text));
   html += notice_list(page.notices) + tile_list(page.tiles) + "</header>\n<main>\n";
   if (!metrics.steps.empty()) {
     html += format("<section aria-labelledby=\"curves-title\">\n{}</section>\n", kControls);
@@ -302,9 +280,9 @@ std::string render_page(const ReportPage& page, const MetricsTable& metrics) {
     html += format(
         "<details id=\"config\"><summary>The resolved config</summary>\n"
         "<pre tabindex=\"0\">{}</pre></details>\n",
-        escaped(page.config));
+        escape_markup(page.config));
   }
-  html += format("</main>\n<footer>{}</footer>\n", escaped(page.footer));
+  html += format("</main>\n<footer>{}</footer>\n", escape_markup(page.footer));
   if (!metrics.steps.empty()) {
     html +=
         format("<script type=\"application/json\" id=\"data\">{}</script>\n<script>\n{}</script>\n",
