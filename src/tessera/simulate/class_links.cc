@@ -7,22 +7,12 @@
 #include <utility>
 
 #include "tessera/base/error.h"
-#include "tessera/program/rank_classes.h"
 
 namespace tessera {
 namespace {
 
 std::size_t num_ranks_of(const RankPrograms& ranks) {
   return static_cast<std::size_t>(ranks.mesh.num_ranks());
-}
-
-// The ranks that share one link of a level; one by one where each has its own.
-RankGroups sharing(const RankPrograms& ranks, std::size_t level) {
-  std::size_t size = 1;
-  for (std::size_t below = 0; below < level && ranks.cluster.levels[level].shared; ++below) {
-    size *= static_cast<std::size_t>(ranks.cluster.levels[below].size);
-  }
-  return {.size = std::min(size, num_ranks_of(ranks))};
 }
 
 RankGroups host_groups(const RankPrograms& ranks) {
@@ -59,7 +49,7 @@ std::vector<RankGroups> groups_of(const RankPrograms& ranks) {
     }
   }
   for (std::size_t level = 0; level < ranks.cluster.levels.size(); ++level) {
-    groups.push_back(sharing(ranks, level));
+    groups.push_back(link_groups(ranks, level));
   }
   if (has_host(ranks)) {
     groups.push_back(host_groups(ranks));
@@ -106,7 +96,20 @@ ClassGroup classes_along(const MeshAxis& axis, std::size_t rank, const RankClass
   return group;
 }
 
-// The rank at the other end of a channel, as far from `rank` as the places are.
+// A resource for all groups that are shared alike.
+Resources::Id resource_of(const Sharers& sharers,
+                          std::map<Sharers, Resources::Id>& found,
+                          Resources& resources,
+                          std::int64_t capacity) {
+  const auto [each, is_new] = found.try_emplace(sharers, Resources::Id{0});
+  if (is_new) {
+    each->second = resources.add(capacity);
+  }
+  return each->second;
+}
+
+}  // namespace
+
 std::size_t peer_of(const Mesh& mesh, const ChannelName& channel, std::size_t rank) {
   std::vector<std::size_t> listed;
   for (const AxisSize& axis : channel.first) {
@@ -134,19 +137,13 @@ std::size_t peer_of(const Mesh& mesh, const ChannelName& channel, std::size_t ra
   return from == rank ? to : from;
 }
 
-// A resource for all groups that are shared alike.
-Resources::Id resource_of(const Sharers& sharers,
-                          std::map<Sharers, Resources::Id>& found,
-                          Resources& resources,
-                          std::int64_t capacity) {
-  const auto [each, is_new] = found.try_emplace(sharers, Resources::Id{0});
-  if (is_new) {
-    each->second = resources.add(capacity);
+RankGroups link_groups(const RankPrograms& ranks, std::size_t level) {
+  std::size_t size = 1;
+  for (std::size_t below = 0; below < level && ranks.cluster.levels[level].shared; ++below) {
+    size *= static_cast<std::size_t>(ranks.cluster.levels[below].size);
   }
-  return each->second;
+  return {.size = std::min(size, num_ranks_of(ranks))};
 }
-
-}  // namespace
 
 RankClasses find_classes(const RankPrograms& ranks, const SimulationOptions& options) {
   require_slow_ranks(ranks, options);
@@ -201,7 +198,7 @@ ClassResources::ClassResources(const RankPrograms& ranks,
     std::vector<Links>& links = links_.emplace_back();
     for (std::size_t c = 0; c < classes.classes.size(); ++c) {
       const Sharers sharers =
-          sharers_of(sharing(ranks, level), classes.classes[c].first_rank, classes);
+          sharers_of(link_groups(ranks, level), classes.classes[c].first_rank, classes);
       links.push_back({.out = resource_of(sharers, out, resources, Piece::kWhole),
                        .in = resource_of(sharers, in, resources, Piece::kWhole),
                        .demand = sharers.at(c) * Piece::kWhole});

@@ -6,6 +6,8 @@
 #include <span>
 #include <vector>
 
+#include "tessera/program/channels.h"
+#include "tessera/program/rank_classes.h"
 #include "tessera/simulate/resources.h"
 #include "tessera/simulate/simulate.h"
 
@@ -34,6 +36,13 @@ struct RankClasses {
 
 // Errors: as simulate().
 RankClasses find_classes(const RankPrograms& ranks, const SimulationOptions& options);
+
+// The rank at the other end of a channel, as far from `rank` as its places are. Errors: kInternal
+// where `rank` is at neither end.
+std::size_t peer_of(const Mesh& mesh, const ChannelName& channel, std::size_t rank);
+
+// The ranks that share one link of a level; one by one where each has its own.
+RankGroups link_groups(const RankPrograms& ranks, std::size_t level);
 
 // How many ranks of each class share something, by class.
 using Sharers = std::map<std::size_t, std::int64_t>;

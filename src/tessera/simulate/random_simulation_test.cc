@@ -3,8 +3,10 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <map>
 #include <memory>
 #include <numeric>
+#include <tuple>
 #include <vector>
 
 #include <gtest/gtest.h>
@@ -14,6 +16,7 @@
 #include "tessera/simulate/attribution.h"
 #include "tessera/simulate/simulate.h"
 #include "tessera/simulate/test_steps.h"
+#include "tessera/simulate/trace.h"
 
 namespace tessera {
 namespace {
@@ -285,6 +288,74 @@ TEST(RandomSimulation, OfClassesIsThatOfAllRanks) {
     }
   }
   EXPECT_GT(num_folded, kSeeds / 16);
+}
+
+// Whether all of `spans` but those of no length are the timeline's, in order.
+void expect_spans(const TraceThread& thread, const std::vector<Span>& expected) {
+  std::size_t next = 0;
+  Ticks last = 0;
+  for (const TraceSpan& span : thread.spans) {
+    ASSERT_LE(last, span.begin);
+    last = span.end;
+    if (span.begin < span.end) {
+      ASSERT_LT(next, expected.size());
+      const Span& of = expected[next++];
+      ASSERT_EQ(std::tuple(span.begin, span.end, span.step, span.part),
+                std::tuple(of.begin, of.end, of.step, of.kind));
+    }
+  }
+  EXPECT_EQ(next, expected.size());
+}
+
+// Those that wait for others have an arrow from the last of them, if they then talk for a while.
+void expect_arrows(const RandomStep& step, const StepTimeline& timeline, const StepTrace& trace) {
+  std::map<std::tuple<std::size_t, std::size_t, Ticks>, int> arrows;  // of collectives
+  for (const TraceArrow& arrow : trace.arrows) {
+    ASSERT_LE(arrow.from.at, arrow.to.at);
+    for (const TraceEnd& end : {arrow.from, arrow.to}) {
+      const std::vector<TraceSpan>& spans = trace.processes[end.process].threads[end.thread].spans;
+      ASSERT_TRUE(std::ranges::any_of(spans, [&](const TraceSpan& span) {
+        return span.begin <= end.at && end.at < span.end && span.kind >= TraceKind::kCollective;
+      }));
+    }
+    ++arrows[{arrow.to.process, arrow.to.thread, arrow.to.at}];
+  }
+  for (std::size_t c = 0; c < timeline.classes.size(); ++c) {
+    const TimedProgram& program = step.ranks().programs[timeline.classes[c].program];
+    for (std::size_t stream = 0; stream < timeline.classes[c].streams.size(); ++stream) {
+      const std::vector<Span>& spans = timeline.classes[c].streams[stream];
+      for (std::size_t i = 0; i + 1 < spans.size(); ++i) {
+        if (spans[i].kind == SpanKind::kAway && spans[i + 1].piece == spans[i].piece &&
+            spans[i + 1].step == spans[i].step && !program.pieces[spans[i].piece].is_transfer()) {
+          ASSERT_EQ((arrows[{c, stream, spans[i].end}]), 1);
+        }
+      }
+    }
+  }
+}
+
+TEST(RandomSimulation, IsInItsTrace) {
+  std::size_t num_arrows = 0;
+  for (std::uint64_t seed = 0; seed < kSeeds / 4; ++seed) {
+    SCOPED_TRACE(seed);
+    const RandomStep step(seed);
+    const StepTimeline timeline = simulate(step.ranks(), step.options());
+    const StepTrace trace = trace_of(step.ranks(), timeline);
+    for (std::size_t c = 0; c < timeline.classes.size(); ++c) {
+      for (std::size_t stream = 0; stream < timeline.classes[c].streams.size(); ++stream) {
+        expect_spans(trace.processes[c].threads[stream], timeline.classes[c].streams[stream]);
+      }
+      for (const TraceCounter& counter : trace.processes[c].counters) {
+        for (const TracePoint& point : counter.points) {
+          ASSERT_TRUE(counter.unit != "use" || (point.value >= 0.0 && point.value <= 1.0));
+        }
+        EXPECT_EQ(counter.points.back().value, 0.0);
+      }
+    }
+    expect_arrows(step, timeline, trace);
+    num_arrows += trace.arrows.size();
+  }
+  EXPECT_GT(num_arrows, kSeeds);
 }
 
 // Which of the equal ranks of a group is slow makes no difference.
