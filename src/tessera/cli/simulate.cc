@@ -18,6 +18,7 @@
 #include "tessera/base/units.h"
 #include "tessera/cli/path_options.h"
 #include "tessera/cli/run_command.h"
+#include "tessera/cli/step_files.h"
 #include "tessera/cli/subcommands.h"
 #include "tessera/resolve/resolve_layout.h"
 #include "tessera/resolve/simulation_report.h"
@@ -34,6 +35,7 @@ struct SimulateOptions {
   std::string sweep = {};                            // "KEY=VALUES"
   std::string tokens = {};                           // "15T"
   bool json = false;
+  StepFiles files = {};
 };
 
 // The arguments of the command.
@@ -115,10 +117,12 @@ SimulatedRun simulated_programs(const RunArguments& arguments, const SimulateOpt
 }
 
 void simulate_one(const RunArguments& arguments, const SimulateOptions& options) {
+  require_names(options.files);
   const SimulatedRun run = options.programs.empty() ? simulated_run(arguments, options)
                                                     : simulated_programs(arguments, options);
   SimulationReport report = make_simulation_report(run, {.slow = slow_ranks(options.slow)}, true);
   report.tokens = tokens_of(options.tokens);
+  write_step_files(report, options.files);
   print(options.json ? simulation_json(report) : simulation_text(report));
 }
 
@@ -126,6 +130,11 @@ void simulate_sweep(const RunArguments& arguments, const SimulateOptions& option
   TESSERA_REQUIRE(options.programs.empty(),
                   ErrorCode::kInvalidConfig,
                   "--sweep={}: expected no --program beside it, whose layout is settled",
+                  options.sweep);
+  TESSERA_REQUIRE(!options.files.has_any(),
+                  ErrorCode::kInvalidConfig,
+                  "--sweep={}: expected neither --trace nor --gantt beside it, which are of one "
+                  "step",
                   options.sweep);
   const Sweep sweep = parse_sweep(options.sweep);
   std::vector<SweepRow> rows;
@@ -178,6 +187,11 @@ void add_simulate(CLI::App& app) {
                   options->tokens,
                   "Say what training on so many tokens takes, as in --tokens=15T")
       ->type_name("COUNT");
+  add_output(command,
+             "--trace",
+             options->files.trace,
+             "Write what all ranks do, and when, for Perfetto or Chrome (docs/formats.md)");
+  add_output(command, "--gantt", options->files.gantt, "Draw it into this SVG image");
   command.add_flag("--json", options->json, "Print it as one JSON object (docs/formats.md)");
 }
 
