@@ -30,6 +30,20 @@ namespace {
 
 constexpr int kUsageError = 2;
 
+void add_training(CLI::App& app) {
+  // Shared with the callback, which lives as long as the command.
+  auto options = std::make_shared<TrainOptions>();
+  CLI::App& command = add_run_command(
+      app, "train", "Train a model", ConfigUse::kRun, [options](const RunConfig& config) {
+        train_command(config, *options);
+      });
+  command
+      .add_option("--trace-step",
+                  options->trace_step,
+                  "Write what all ranks do in this step, and when, into the run's directory")
+      ->type_name("STEP");
+}
+
 void add_explain(CLI::App& app) {
   // Shared with the callback, which lives as long as the command.
   auto options = std::make_shared<ExplainOptions>();
@@ -85,7 +99,7 @@ void add_pages(CLI::App& app) {
 }
 
 void add_subcommands(CLI::App& app) {
-  add_run_command(app, "train", "Train a model", ConfigUse::kRun, train_command);
+  add_training(app);
   add_explain(app);
   add_simulate(app);
   add_generate(app);

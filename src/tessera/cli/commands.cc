@@ -128,7 +128,7 @@ std::int64_t saved_step(const TrainResult& result) {
 
 }  // namespace
 
-void train_command(const RunConfig& config) {
+void train_command(const RunConfig& config, const TrainOptions& options) {
   // What nobody reads is no reason to end before all is saved, printed and sampled.
   std::signal(SIGPIPE, SIG_IGN);
   const NothingToSave outside_steps;
@@ -138,7 +138,9 @@ void train_command(const RunConfig& config) {
   if (const std::string other = other_directory(resolved); !other.empty() && says) {
     log_warning(other);
   }
-  const TrainResult result = train(resolved, resolve_model(resolved));
+  TrainHooks hooks;
+  hooks.trace_step = options.trace_step;
+  const TrainResult result = train(resolved, resolve_model(resolved), hooks);
   if (result.rank != 0) {
     return;
   }

@@ -1,5 +1,7 @@
 #pragma once
 
+#include <cstdint>
+#include <optional>
 #include <string>
 
 #include "tessera/config/run_config.h"
@@ -7,8 +9,12 @@
 
 namespace tessera {
 
+struct TrainOptions {
+  std::optional<std::int64_t> trace_step = {};  // as TrainHooks has it
+};
+
 // `tessera train`: trains, prints progress, writes metrics and checkpoints into config.run.dir.
-void train_command(const RunConfig& config);
+void train_command(const RunConfig& config, const TrainOptions& options);
 
 // Parts that `tessera explain` prints in place of its one screen.
 struct ExplainOptions {

@@ -59,6 +59,9 @@ class Executor {
   // From now on run_step() stamps what it does: between two steps.
   void stamp_steps() { streams_.stamps().turn_on(); }
 
+  // No longer, and those of the last step go.
+  void stop_stamps() { streams_.stamps().turn_off(); }
+
   // Those of the last step. What was replayed as one has the stamps of that; in the step that
   // records it, those of recording.
   const StepStamps& stamps() const { return streams_.stamps(); }

@@ -15,6 +15,13 @@ void StepStamps::turn_on() {
   is_on_ = true;
 }
 
+void StepStamps::turn_off() {
+  for (std::vector<StepStamp>& stamps : of_streams_) {
+    stamps = {};
+  }
+  is_on_ = false;
+}
+
 void StepStamps::clear() {
   for (std::vector<StepStamp>& stamps : of_streams_) {
     stamps.clear();

@@ -27,6 +27,7 @@ class StepStamps {
 
   // Between two steps.
   void turn_on();
+  void turn_off();
 
   bool is_on() const { return is_on_; }
 

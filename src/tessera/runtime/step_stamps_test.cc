@@ -82,6 +82,10 @@ TEST(StepStamps, SayWhatWaitsForWhat) {
     EXPECT_THAT(steps_of(executor, 1), ElementsAre(0U));
     EXPECT_LE(executor.stamps().of_stream(1)[0].end, executor.stamps().of_stream(0)[0].begin);
   }
+  executor.stop_stamps();
+  EXPECT_TRUE(executor.stamps().of_stream(0).empty()) << "nobody asks for them any more";
+  executor.run_step();
+  EXPECT_TRUE(executor.stamps().of_stream(1).empty());
 }
 
 // What the text does not say neither the order has nor the executor does: with the wait, this step

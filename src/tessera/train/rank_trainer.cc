@@ -86,6 +86,9 @@ class RankSession {
     settle_products(backend_, control_, ProductChoices::kKnown);
     prepare_validation();
     state_.start();
+    if (setup_.trace != nullptr) {
+      setup_.trace->require_among(state_.meta().step + 1, setup_.config.train.steps);
+    }
     control_.talk([&](Communicator& group) {
       require_same_data(group, describe_data(setup_.sequences, state_.meta().tokenizer));
     });

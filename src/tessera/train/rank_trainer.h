@@ -11,6 +11,7 @@
 #include "tessera/plan/run_layout.h"
 #include "tessera/resolve/make_plan.h"
 #include "tessera/state/training_state.h"
+#include "tessera/train/step_trace_file.h"
 #include "tessera/train/trainer.h"
 
 namespace tessera {
@@ -24,6 +25,7 @@ struct RunSetup {
   const std::vector<ParameterInit>& parameters;
   const TrainHooks& hooks;
   const RunDirectory* home = nullptr;  // of the process that holds it, for rank 0
+  StepTraceFile* trace = nullptr;      // of the ranks of this process; null: none is asked for
   bool takes_signals = true;           // this rank answers for the process's StopSignal
 };
 

@@ -89,8 +89,16 @@ StepRunner::Result StepRunner::run(const CheckpointMeta& done) {
   executor_.give_up_where(grace_ && seconds_ > kShareOfGrace * *grace_
                               ? +[] { return seconds_from_launcher().has_value(); }
                               : nullptr);
+  const bool is_traced = setup_.trace != nullptr && setup_.trace->step() == step;
+  if (is_traced) {
+    executor_.stamp_steps();
+  }
   const StepOutputs outputs = TrainingStep(executor_).run(
       {.num_labels = valid, .learning_rate = lr, .update_number = done.applied_steps + 1});
+  if (is_traced) {
+    setup_.trace->add(rank_, executor_);
+    executor_.stop_stamps();
+  }
   Traffic sent = backend_.sent();
   add(sent, sent_before, -1);
   const std::int64_t tokens = train.global_batch * setup_.config.data.sequence_length;

@@ -214,13 +214,18 @@ TrainResult train(const RunConfig& config, const ModelDescription& model, const 
   const Prepared prepared =
       with_exit_record(files, std::nullopt, [&] { return prepare(resolved, run, launch, files); });
   const std::vector<ParameterInit> parameters = parameter_inits(step_graph(run.plan));
+  std::optional<StepTraceFile> trace;
+  if (hooks.trace_step) {
+    trace.emplace(*hooks.trace_step, run.plan.layout.mesh, prepared.programs);
+  }
   const RunSetup setup = {.config = prepared.config,
                           .run = run,
                           .programs = prepared.programs,
                           .sequences = prepared.sequences,
                           .parameters = parameters,
                           .hooks = hooks,
-                          .home = home ? &*home : nullptr};
+                          .home = home ? &*home : nullptr,
+                          .trace = trace ? &*trace : nullptr};
   say_what_runs(setup);
   return train_ranks(setup, prepared.world.get(), files);
 }

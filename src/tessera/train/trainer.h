@@ -43,6 +43,10 @@ struct TrainHooks {
   std::function<std::unique_ptr<NcclWorld>(World& host, const NcclOptions& options)> join_native =
       nullptr;
 
+  // The step whose trace (StepTraceFile) is written into config.run.dir. One that the start does
+  // not run is kInvalidConfig.
+  std::optional<std::int64_t> trace_step = {};
+
   // What a rank on the CPU runs on, around the backend that it would run on.
   std::function<std::unique_ptr<Backend>(std::int64_t rank, std::unique_ptr<Backend> backend)>
       wrap_backend = nullptr;

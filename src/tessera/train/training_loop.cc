@@ -88,6 +88,7 @@ TrainResult TrainingLoop::run() {
     result.step = metrics.step;
     result.loss = metrics.loss;
     keep(metrics);
+    write_trace();
     measure_peak_once();
   }
   // A run of few steps may end before it looks again.
@@ -184,6 +185,22 @@ void TrainingLoop::keep(const StepMetrics& metrics) {
   save_owed();
 }
 
+// After the step whose trace is asked for: the ranks of a process together write one file.
+void TrainingLoop::write_trace() {
+  StepTraceFile* const trace = parts_.setup.trace;
+  if (trace == nullptr || trace->step() != step()) {
+    return;
+  }
+  std::string path;
+  parts_.control.patiently("ending the step whose trace is asked for", [] {});
+  parts_.control.patiently("writing the trace of a step", [&] {
+    if (parts_.setup.takes_signals) {
+      path = trace->write(config_.run.dir).string();
+    }
+  });
+  parts_.record.inform(format("trace of step {}: {}", step(), path));
+}
+
 void TrainingLoop::save_owed() {
   if (!owed_.is_owed() || !parts_.state.is_finite()) {
     return;
@@ -253,6 +270,11 @@ void TrainingLoop::end(TrainResult& result) {
   RunState& state = parts_.state;
   parts_.record.finish_progress();
   result.interrupted = step() < config_.train.steps || (validation_ && validation_->was_left());
+  if (const StepTraceFile* const trace = parts_.setup.trace;
+      trace != nullptr && !trace->has_any()) {
+    parts_.record.warn(
+        format("stopped before step {}, of which a trace was asked for", trace->step()));
+  }
   state.save_last();
   // After a signal the next start removes what is too much.
   if (state.is_finite() && !result.interrupted) {

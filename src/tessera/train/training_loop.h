@@ -52,6 +52,7 @@ class TrainingLoop {
   void rehearse();
   StepMetrics train_and_validate();
   void keep(const StepMetrics& metrics);
+  void write_trace();
   void save_owed();
   bool agreed_to_stop();
   std::optional<double> validate();
