@@ -214,8 +214,8 @@ INSTANTIATE_TEST_SUITE_P(Schedules,
 Ticks idle_ticks(const Attribution& causes) {
   Ticks idle = 0;
   for (const CauseRow& row : causes.rows) {
-    const bool waits =
-        row.cause == Cause::kFill || row.cause == Cause::kDrain || row.cause == Cause::kBubble;
+    const bool waits = row.cause == Cause::kFill || row.cause == Cause::kDrain ||
+                       row.cause == Cause::kBubble || row.cause == Cause::kOthers;
     EXPECT_TRUE(waits || row.cause == Cause::kProduct) << name(row.cause);
     idle += waits ? row.ticks : 0;
   }

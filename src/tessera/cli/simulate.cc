@@ -1,3 +1,4 @@
+#include <algorithm>
 #include <charconv>
 #include <cstdint>
 #include <filesystem>
@@ -112,15 +113,20 @@ SimulatedRun simulated_programs(const RunArguments& arguments, const SimulateOpt
   return {std::move(programs),
           resolve_layout(config).layout.mesh,
           load_cluster(config.cluster.file),
-          config.comm.reduction == Reduction::kNative ? CollectiveStyle::kNative
-                                                      : CollectiveStyle::kOwn};
+          config.comm.reduction == Reduction::kOrdered ? CollectiveStyle::kOwn
+                                                       : CollectiveStyle::kNative};
 }
 
 void simulate_one(const RunArguments& arguments, const SimulateOptions& options) {
+  TESSERA_REQUIRE(options.tokens.empty() || options.programs.empty(),
+                  ErrorCode::kInvalidConfig,
+                  "--tokens={}: expected no --program beside it, which knows of no tokens",
+                  options.tokens);
   require_names(options.files);
   const SimulatedRun run = options.programs.empty() ? simulated_run(arguments, options)
                                                     : simulated_programs(arguments, options);
-  SimulationReport report = make_simulation_report(run, {.slow = slow_ranks(options.slow)}, true);
+  const SimulationOptions simulation = {.slow = slow_ranks(options.slow)};
+  SimulationReport report = make_simulation_report(run, simulation, true);
   report.tokens = tokens_of(options.tokens);
   write_step_files(report, options.files);
   print(options.json ? simulation_json(report) : simulation_text(report));
@@ -136,7 +142,15 @@ void simulate_sweep(const RunArguments& arguments, const SimulateOptions& option
                   "--sweep={}: expected neither --trace nor --gantt beside it, which are of one "
                   "step",
                   options.sweep);
+  TESSERA_REQUIRE(options.tokens.empty(),
+                  ErrorCode::kInvalidConfig,
+                  "--tokens={}: expected no --sweep beside it: it is about one run",
+                  options.tokens);
   const Sweep sweep = parse_sweep(options.sweep);
+  TESSERA_REQUIRE(options.cluster.empty() || sweep.key != "cluster.file",
+                  ErrorCode::kInvalidConfig,
+                  "--sweep={}: expected no --cluster beside it, which says the same",
+                  options.sweep);
   std::vector<SweepRow> rows;
   for (const std::string& value : sweep.values) {
     RunArguments with_value = arguments;
@@ -145,6 +159,12 @@ void simulate_sweep(const RunArguments& arguments, const SimulateOptions& option
       const SimulatedRun run = simulated_run(with_value, options);
       return sweep_row(make_simulation_report(run, {.slow = slow_ranks(options.slow)}, false));
     }));
+  }
+  if (std::ranges::none_of(rows, [](const SweepRow& row) { return row.problem.empty(); })) {
+    fail(ErrorCode::kInvalidConfig,
+         "--sweep={}: no value makes a run: {}",
+         options.sweep,
+         rows.front().problem);
   }
   print(options.json ? sweep_json(sweep, rows) : sweep_text(sweep, rows));
 }
@@ -171,12 +191,15 @@ void add_simulate(CLI::App& app) {
             "--program",
             options->programs,
             "Simulate this program, as `tessera explain --program` prints it; one for each "
-            "pipeline rank, on the mesh that --parallel.* says, and as --comm.reduction says");
+            "pipeline rank, on the mesh that --parallel.* says, and with NCCL's collectives unless "
+            "--comm.reduction=ordered")
+      ->allow_extra_args(false);
   command
       .add_option("--slow",
                   options->slow,
                   "A rank whose kernels take so many times as long, as in 17:1.2; may be repeated")
-      ->type_name("RANK:FACTOR");
+      ->type_name("RANK:FACTOR")
+      ->allow_extra_args(false);
   command
       .add_option("--sweep",
                   options->sweep,

@@ -48,6 +48,11 @@ inline constexpr std::int64_t kSwitchRanks = 5;
 // at 744d01e18b.
 inline constexpr double kSwitchShare = 0.875;
 
+// Of n numbers with standard normal distribution the largest is expected at the quantile of (n -
+// 3/8) / (n + 1/4). Source: Blom 1958, Statistical Estimates and Transformed Beta-Variables.
+inline constexpr double kBlomShift = 0.375;
+inline constexpr double kBlomStretch = 0.25;
+
 // What takes the place of a curve where a cluster file has none: that of an H100. Source:
 // configs/clusters/h100-dgx.toml, fitted by bench/curve_fit. k_half, tile_half and comm_share are
 // guesses: the first two are about the most with which the best published product of no GPU needs

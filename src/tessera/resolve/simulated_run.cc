@@ -1,10 +1,13 @@
 #include "tessera/resolve/simulated_run.h"
 
 #include <algorithm>
+#include <span>
 #include <utility>
 
 #include "tessera/base/error.h"
 #include "tessera/plan/run_layout.h"
+#include "tessera/program/collective_calls.h"
+#include "tessera/program/verify_ranks.h"
 
 namespace tessera {
 namespace {
@@ -12,12 +15,31 @@ namespace {
 // What runs on the devices of a cluster: one that says how many cores its ranks share is of CPUs,
 // as one that knows nothing of its devices may be.
 Target target_of(const Cluster& cluster) {
-  Target target =
-      cluster.host.cores > 0 || cluster.device.memory_bytes == 0 ? cpu_target() : cuda_target();
+  const DeviceSpec& device = cluster.device;
+  const bool is_known = device.memory_bytes > 0 || device.units > 0;
+  Target target = cluster.host.cores > 0 || !is_known ? cpu_target() : cuda_target();
   if (target.is_device()) {
     target.device = cluster.device;
   }
   return target;
+}
+
+// Whoever wrote them is to know what is wrong with them.
+void require_verified(std::span<const Program> programs, const Mesh& mesh) {
+  try {
+    std::vector<CollectiveSequence> sequences;
+    std::vector<std::size_t> class_of;
+    for (const Program& program : programs) {
+      verify(program);
+      sequences.push_back(collective_calls(program));
+    }
+    for (std::int64_t rank = 0; rank < mesh.num_ranks(); ++rank) {
+      class_of.push_back(static_cast<std::size_t>(pipeline_place(mesh, rank)));
+    }
+    verify_ranks(mesh, sequences, class_of);
+  } catch (const Error& error) {
+    fail(ErrorCode::kInvalidConfig, "no step of these programs: {}", error.what());
+  }
 }
 
 }  // namespace
@@ -41,7 +63,16 @@ SimulatedRun::SimulatedRun(std::vector<Program> programs,
                   "found {} programs, expected one for each of {} pipeline ranks",
                   own_.size(),
                   num_pipeline_ranks(mesh));
+  require_verified(own_, mesh);
   find_programs();
+}
+
+// A rank's share of the host's cores, unless the run says how many.
+std::int64_t SimulatedRun::threads() const {
+  if (facts_ && facts_->config.origins.places.contains("run.threads")) {
+    return facts_->run.plan.threads;
+  }
+  return std::max<std::int64_t>(1, cluster_.host.cores / mesh_.num_ranks());
 }
 
 void SimulatedRun::find_programs() {
@@ -54,7 +85,7 @@ void SimulatedRun::find_programs() {
 std::vector<TimedProgram> SimulatedRun::time_programs(const Cluster& cluster) const {
   std::vector<TimedProgram> timed;
   const auto add = [&](const Program& program) {
-    timed.push_back(time_program(program, mesh_, cluster, style_));
+    timed.push_back(time_program(program, mesh_, cluster, style_, threads()));
   };
   std::ranges::for_each(own_, add);
   if (facts_) {
@@ -71,7 +102,7 @@ RankPrograms SimulatedRun::ranks(const std::vector<TimedProgram>& programs,
 }
 
 SimulationOptions SimulatedRun::with_defaults(SimulationOptions options) const {
-  options.threads = facts_ ? facts_->run.plan.threads : 1;
+  options.threads = threads();
   options.spread = cluster_.spread;
   return options;
 }
@@ -80,9 +111,9 @@ StepTimeline SimulatedRun::simulate(SimulationOptions options) const {
   return tessera::simulate(ranks(), with_defaults(std::move(options)));
 }
 
-double SimulatedRun::step_seconds(const Cluster& cluster) const {
+double SimulatedRun::step_seconds(const Cluster& cluster, const SimulationOptions& options) const {
   const std::vector<TimedProgram> programs = time_programs(cluster);
-  return to_seconds(tessera::simulate(ranks(programs, cluster), with_defaults({})).step);
+  return to_seconds(tessera::simulate(ranks(programs, cluster), with_defaults(options)).step);
 }
 
 }  // namespace tessera

@@ -14,12 +14,16 @@ namespace tessera {
 // The ranks of a run on a cluster that need not be here, with what their instructions take there.
 class SimulatedRun {
  public:
+  SimulatedRun(const SimulatedRun&) = delete;  // programs are borrowed
+  SimulatedRun& operator=(const SimulatedRun&) = delete;
+
   // Compiles the step of `config` for the devices of `cluster`, whose file config.cluster.file
   // names. Errors: those of explain() and time_program().
   SimulatedRun(RunConfig config, const Cluster& cluster);
 
   // Programs alone, one for each pipeline rank of `mesh`, whatever they are of. Errors: those of
-  // time_program(); kInvalidConfig for another number of programs.
+  // time_program(); kInvalidConfig for another number of programs, and for programs that verify()
+  // or verify_ranks() refuses.
   SimulatedRun(std::vector<Program> programs,
                const Mesh& mesh,
                const Cluster& cluster,
@@ -34,16 +38,18 @@ class SimulatedRun {
 
   RankPrograms ranks() const { return ranks(programs_, cluster_); }
 
-  // When each rank does what, with the threads of the run and the spread of the cluster.
+  // When each rank does what, with the threads of the run and the spread of the cluster in place of
+  // the options'.
   StepTimeline simulate(SimulationOptions options = {}) const;
 
   // The seconds of the step on another cluster of the same levels and sizes.
-  double step_seconds(const Cluster& cluster) const;
+  double step_seconds(const Cluster& cluster, const SimulationOptions& options) const;
 
  private:
   RankPrograms ranks(const std::vector<TimedProgram>& programs, const Cluster& cluster) const;
   SimulationOptions with_defaults(SimulationOptions options) const;
   std::vector<TimedProgram> time_programs(const Cluster& cluster) const;
+  std::int64_t threads() const;
   void find_programs();
 
   Cluster cluster_;

@@ -30,17 +30,18 @@ Cluster with_level(Cluster cluster, std::size_t level) {
   return cluster;
 }
 
-std::vector<Doubled> double_resources(const SimulatedRun& run) {
+std::vector<Doubled> double_resources(const SimulatedRun& run, const SimulationOptions& options) {
   const Cluster& cluster = run.cluster();
   std::vector<Doubled> doubled = {
-      {.what = "arithmetic of the device", .seconds = run.step_seconds(with_device(cluster))},
-      {.what = "memory bandwidth", .seconds = run.step_seconds(with_memory(cluster))}};
+      {.what = "arithmetic of the device",
+       .seconds = run.step_seconds(with_device(cluster), options)},
+      {.what = "memory bandwidth", .seconds = run.step_seconds(with_memory(cluster), options)}};
   for (std::size_t level = 0; level < cluster.levels.size(); ++level) {
     const std::string& name = cluster.levels[level].name;
     const std::vector<MeshAxis>& axes = run.mesh().axes;
     if (std::ranges::find(axes, name, &MeshAxis::level) != axes.end()) {
       doubled.push_back({.what = format("bandwidth of level {}", name),
-                         .seconds = run.step_seconds(with_level(cluster, level))});
+                         .seconds = run.step_seconds(with_level(cluster, level), options)});
     }
   }
   std::ranges::stable_sort(doubled, {}, &Doubled::seconds);
@@ -72,21 +73,13 @@ std::string axes_text(const Mesh& mesh) {
   return text;
 }
 
-// Where the constants are from.
-std::string source_text(const Cluster& cluster) {
-  if (!cluster.device.curve) {
-    return "estimates: the cluster file has no curve of its device";
-  }
-  return cluster.curve_source.empty() ? "the cluster file says no source" : cluster.curve_source;
-}
-
 std::string room_text(const Explanation& facts) {
   const MemoryFit& fit = facts.fit;
-  return fit.limit > 0 ? format("{} of {} a rank{}",
-                                format_bytes(fit.needed),
-                                format_bytes(fit.limit),
-                                fit.needed > fit.limit ? ": does not fit" : "")
-                       : format("{} a rank", format_bytes(fit.needed));
+  return fit.of != MemoryFit::Limit::kNone ? format("{} of {} a rank{}",
+                                                    format_bytes(fit.needed),
+                                                    format_bytes(fit.limit),
+                                                    fit.needed > fit.limit ? ": does not fit" : "")
+                                           : format("{} a rank", format_bytes(fit.needed));
 }
 
 std::string flops_text(const SimulationReport& report) {
@@ -250,6 +243,13 @@ Object class_json(const SimulationReport& report, std::size_t c) {
 
 }  // namespace
 
+std::string constants_text(const Cluster& cluster) {
+  if (!cluster.device.curve) {
+    return "estimates: the cluster file has no curve of its device";
+  }
+  return cluster.curve_source.empty() ? "the cluster file says no source" : cluster.curve_source;
+}
+
 std::size_t SimulationReport::critical() const {
   return static_cast<std::size_t>(&timeline.critical() - timeline.classes.data());
 }
@@ -279,7 +279,7 @@ SimulationReport make_simulation_report(const SimulatedRun& run,
     report.causes.push_back(attribute(ranks, report.timeline, c));
   }
   if (doubles) {
-    report.doubled = double_resources(run);
+    report.doubled = double_resources(run, options);
   }
   return report;
 }
@@ -291,14 +291,14 @@ std::string simulation_text(const SimulationReport& report) {
       "{} on {}, {}{}; {} instructions a rank; {} of ranks\n"
       "  constants: {}\n"
       "step {:.4g} s{}\n"
-      "  no order of the same work takes less than {:.4g} s, as nothing shares anything there\n",
+      "  where nothing shared anything, this order of the work would take {:.4g} s\n",
       subject_text(report.run),
       cluster.name,
       format_plural(report.run.mesh().num_ranks(), "rank"),
       axes_text(report.run.mesh()),
       format_grouped(std::ssize(report.timeline.classes[critical].begin)),
       format_plural(std::ssize(report.timeline.classes), "kind"),
-      source_text(cluster),
+      constants_text(cluster),
       report.seconds(),
       report.run.facts() != nullptr ? run_text(report) : "",
       report.bound);
@@ -329,7 +329,7 @@ std::string simulation_json(const SimulationReport& report) {
   }
   const Cluster& cluster = report.run.cluster();
   Object json = {{"cluster", cluster.name},
-                 {"constants", source_text(cluster)},
+                 {"constants", constants_text(cluster)},
                  {"is_estimate", !cluster.device.curve.has_value()},
                  {"ranks", report.run.mesh().num_ranks()},
                  {"step_seconds", report.seconds()},

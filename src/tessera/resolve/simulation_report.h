@@ -11,7 +11,7 @@ namespace tessera {
 
 // How much shorter the step is where one thing is twice as good.
 struct Doubled {
-  std::string what;      // "device", "memory", "level node"
+  std::string what;      // "memory bandwidth", "bandwidth of level node"
   double seconds = 0.0;  // of the step then
 };
 
@@ -38,6 +38,9 @@ struct SimulationReport {
 SimulationReport make_simulation_report(const SimulatedRun& run,
                                         const SimulationOptions& options,
                                         bool doubles);
+
+// Where the constants of a cluster's file are from, and how near they come, in words.
+std::string constants_text(const Cluster& cluster);
 
 // As text for people, and as JSON (docs/formats.md).
 std::string simulation_text(const SimulationReport& report);

@@ -1,6 +1,7 @@
 #include "tessera/resolve/simulation_sweep.h"
 
 #include <charconv>
+#include <set>
 #include <system_error>
 #include <utility>
 
@@ -91,7 +92,7 @@ SweepRow sweep_row(std::string value, const std::function<SweepRow()>& row) {
   try {
     found = row();
   } catch (const Error& error) {
-    if (error.code() != ErrorCode::kInvalidConfig) {
+    if (error.code() != ErrorCode::kInvalidConfig && error.code() != ErrorCode::kInvalidArgument) {
       throw;
     }
     found.problem = error.what();
@@ -107,7 +108,9 @@ SweepRow sweep_row(const SimulationReport& report) {
                   .seconds = report.seconds(),
                   .tokens_per_second = report.tokens_per_second(),
                   .memory_bytes = fit.needed,
-                  .fits = fit.limit == 0 || fit.needed <= fit.limit};
+                  .fits = fit.of == MemoryFit::Limit::kNone || fit.needed <= fit.limit,
+                  .constants = constants_text(report.run.cluster()),
+                  .is_estimate = !report.run.cluster().device.curve};
   for (const CauseRow& cause : report.causes[report.critical()].rows) {
     row.exposed += to_seconds(cause.latency + cause.moving + cause.shared);
   }
@@ -136,6 +139,12 @@ std::string sweep_text(const Sweep& sweep, const std::vector<SweepRow>& rows) {
                    100.0 * row.exposed / row.seconds,
                    row.fits ? "" : "  does not fit");
   }
+  std::set<std::string> constants;
+  for (const SweepRow& row : rows) {
+    if (row.problem.empty() && constants.insert(row.constants).second) {
+      text += format("constants: {}\n", row.constants);
+    }
+  }
   return text;
 }
 
@@ -153,7 +162,9 @@ std::string sweep_json(const Sweep& sweep, const std::vector<SweepRow>& rows) {
                     {"efficiency", efficiency(rows, row)},
                     {"exposed_seconds", row.exposed},
                     {"memory_bytes", row.memory_bytes},
-                    {"fits", row.fits}});
+                    {"fits", row.fits},
+                    {"constants", row.constants},
+                    {"is_estimate", row.is_estimate}});
   }
   const nlohmann::ordered_json json = {{"key", sweep.key}, {"rows", list}};
   return json.dump(2) + "\n";

@@ -30,6 +30,8 @@ struct SweepRow {
   double exposed = 0.0;           // seconds of collectives and transfers that nothing hides
   std::int64_t memory_bytes = 0;  // of a rank
   bool fits = true;
+  std::string constants = {};  // as of SimulationReport
+  bool is_estimate = false;
 };
 
 // A row of what `report` makes; with the problem where it throws kInvalidConfig.

@@ -26,11 +26,11 @@ class Attributor {
   Attribution run(Ticks step) {
     cover(0, 0, own_.last());
     if (own_.last() < step) {
-      add(Cause::kDrain, 0, step - own_.last());
+      add(Cause::kOthers, 0, step - own_.last());
     }
     Attribution result;
     for (const auto& [key, row] : rows_) {
-      if (row.ticks > 0) {
+      if (row.ticks != 0) {
         result.rows.push_back(row);
       }
     }
@@ -39,13 +39,15 @@ class Attributor {
   }
 
  private:
-  // Between the first and the last kernel of microbatches.
+  // From the first product or attention of microbatches, before which a rank may make what depends
+  // on nobody, to their last kernel.
   void find_microbatches() {
     first_ = own_.last();
     for (const Span& span : own_.streams[0]) {
       const Action action = action_of(span);
       if (span.kind == SpanKind::kKernel && action != Action::kStart && action != Action::kUpdate) {
-        first_ = std::min(first_, span.begin);
+        const PieceKind kind = program_.pieces[span.piece].kind;
+        first_ = kind == PieceKind::kStream ? first_ : std::min(first_, span.begin);
         last_ = std::max(last_, span.end);
       }
     }
@@ -128,7 +130,9 @@ class Attributor {
   void add(const Span& span, Ticks ticks) {
     const Piece& piece = program_.pieces[span.piece];
     if (!piece.is_leg()) {
-      const auto mean = static_cast<Ticks>(std::llround(static_cast<double>(ticks) / spread_));
+      const Ticks mean =
+          spread_ == 1.0 ? ticks
+                         : static_cast<Ticks>(std::llround(static_cast<double>(ticks) / spread_));
       add(cause_of(piece, span), 0, mean);
       add(Cause::kSpread, 0, ticks - mean);
       return;
@@ -247,6 +251,8 @@ std::string_view name(Cause cause) {
       return "pipeline fill";
     case Cause::kDrain:
       return "pipeline drain";
+    case Cause::kOthers:
+      return "other ranks still run";
     case Cause::kBubble:
       return "pipeline bubble";
   }

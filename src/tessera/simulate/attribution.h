@@ -24,6 +24,7 @@ enum class Cause : std::uint8_t {
   kFill,        // a pipeline rank waits for others before its first kernel of a microbatch,
   kDrain,       // after its last one,
   kBubble,      // or between them
+  kOthers,      // all of its own is done, and others still run
 };
 
 // "products", ...
@@ -37,7 +38,7 @@ struct CauseRow {
   Ticks latency = 0;
   Ticks moving = 0;  // as long as it takes alone
   Ticks shared = 0;  // as long as it takes more, because others use its links
-  Ticks away = 0;  // for ranks that come later; along a pipeline, this is its fill and so on
+  Ticks away = 0;    // for ranks that come later; along a pipeline, this is its fill and so on
 
   friend bool operator==(const CauseRow&, const CauseRow&) = default;
 };

@@ -11,6 +11,9 @@
 namespace tessera {
 namespace {
 
+// No more can be told apart from enough for all.
+constexpr std::int64_t kMostCores = std::int64_t{1} << 16;
+
 std::size_t num_ranks_of(const RankPrograms& ranks) {
   return static_cast<std::size_t>(ranks.mesh.num_ranks());
 }
@@ -67,14 +70,15 @@ void require_slow_ranks(const RankPrograms& ranks, const SimulationOptions& opti
   for (const auto& [rank, factor] : options.slow) {
     TESSERA_REQUIRE(rank >= 0 && rank < ranks.mesh.num_ranks(),
                     ErrorCode::kInvalidArgument,
-                    "slow rank {}: expected one of the ranks 0 to {}",
+                    "slow rank {} (--slow): expected one of the ranks 0 to {}",
                     rank,
                     ranks.mesh.num_ranks() - 1);
-    TESSERA_REQUIRE(factor >= 1.0,
+    TESSERA_REQUIRE(factor >= 1.0 && factor <= kMostSlow,
                     ErrorCode::kInvalidArgument,
-                    "rank {} takes {} times as long: expected 1 or more",
+                    "slow rank {} (--slow) takes {} times as long: expected 1 to {}",
                     rank,
-                    factor);
+                    factor,
+                    kMostSlow);
   }
 }
 
@@ -187,6 +191,7 @@ RankClasses find_classes(const RankPrograms& ranks, const SimulationOptions& opt
 
 ClassResources::ClassResources(const RankPrograms& ranks,
                                const RankClasses& classes,
+                               std::int64_t threads,
                                Resources& resources) {
   for (std::size_t c = 0; c < classes.classes.size(); ++c) {
     devices_.push_back(resources.add(Piece::kWhole));
@@ -208,11 +213,13 @@ ClassResources::ClassResources(const RankPrograms& ranks,
     return;
   }
   const HostSpec& host = ranks.cluster.host;
-  const double own = ranks.cluster.device.memory_bandwidth;
-  const double shared = host.memory_bandwidth > 0.0 ? host.memory_bandwidth : own;
-  const Resources::Id cores = resources.add(host.cores * Piece::kWhole);
-  const Resources::Id memory = resources.add(
-      std::max<std::int64_t>(1, std::llround(shared / own * static_cast<double>(Piece::kWhole))));
+  const Resources::Id cores = resources.add(std::min(host.cores, kMostCores) * Piece::kWhole);
+  // What a rank that is alone has of the memory is the whole of its own share.
+  const double own = device_of(ranks.cluster, threads).memory_bandwidth;
+  const double shared = host.memory_bandwidth > 0.0 ? host.memory_bandwidth / own : 1.0;
+  const double capacity = std::clamp(shared, 1.0, static_cast<double>(classes.class_of.size()));
+  const Resources::Id memory =
+      resources.add(std::llround(capacity * static_cast<double>(Piece::kWhole)));
   for (const RankClasses::Class& each : classes.classes) {
     hosts_.push_back(
         {.cores = cores, .memory = memory, .num_ranks = static_cast<std::int64_t>(each.num_ranks)});

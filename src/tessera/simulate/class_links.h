@@ -64,7 +64,11 @@ class ClassResources {
     std::int64_t num_ranks = 0;  // of the class
   };
 
-  ClassResources(const RankPrograms& ranks, const RankClasses& classes, Resources& resources);
+  // Of ranks with so many threads that compute.
+  ClassResources(const RankPrograms& ranks,
+                 const RankClasses& classes,
+                 std::int64_t threads,
+                 Resources& resources);
 
   Resources::Id device(std::size_t c) const { return devices_[c]; }
 

@@ -32,7 +32,7 @@ SimulationEngine::SimulationEngine(const RankPrograms& ranks, const SimulationOp
     : ranks_(ranks),
       options_(options),
       classes_(find_classes(ranks, options)),
-      class_resources_(ranks, classes_, resources_) {
+      class_resources_(ranks, classes_, options.threads, resources_) {
   const DeviceSpec& device = ranks.cluster.device;
   native_share_ = std::llround(device.curve.value_or(kUsualCurve).comm_share *
                                static_cast<double>(Piece::kWhole));
@@ -213,7 +213,7 @@ void SimulationEngine::run_kernel(std::size_t index) {
   const double slow = classes_.classes[lane.c].slow * timeline_.spread;
   lane.state = LaneState::kRunning;
   begin({index},
-        static_cast<Ticks>(std::llround(static_cast<double>(piece.ticks) * slow)),
+        checked_ticks(std::round(static_cast<double>(piece.ticks) * slow)),
         kernel_demands(lane, piece));
 }
 
@@ -320,7 +320,11 @@ void SimulationEngine::run_for(std::size_t slot, Ticks alone, Resources::Demands
 void SimulationEngine::schedule(std::size_t slot) {
   Activity& activity = activities_[slot];
   const double factor = static_cast<double>(Resources::kFull) / static_cast<double>(activity.rate);
-  const auto left = static_cast<Ticks>(std::ceil(std::max(0.0, activity.left * factor)));
+  const Ticks left = checked_ticks(std::ceil(std::max(0.0, activity.left * factor)));
+  TESSERA_REQUIRE(now_ <= kMostTicks,
+                  ErrorCode::kInvalidConfig,
+                  "the step takes longer than {:.4g} s, which cannot be simulated",
+                  to_seconds(kMostTicks));
   events_.push(
       {.time = now_ + left, .of = static_cast<std::uint32_t>(slot), .version = ++activity.version});
 }
@@ -404,7 +408,8 @@ Resources::Demands SimulationEngine::kernel_demands(const Lane& lane, const Piec
   add_demand(demands, class_resources_.device(lane.c), piece.compute);
   add_demand(demands, class_resources_.memory(lane.c), piece.memory);
   if (const ClassResources::Host* host = class_resources_.host(lane.c)) {
-    const std::int64_t threads = lane.stream == 0 ? options_.threads : 1;
+    const std::int64_t most = ranks_.cluster.host.cores;
+    const std::int64_t threads = lane.stream == 0 ? std::min(options_.threads, most) : 1;
     add_demand(demands, host->cores, threads * host->num_ranks * Piece::kWhole);
     add_demand(demands, host->memory, piece.memory * host->num_ranks);
   }
@@ -446,10 +451,8 @@ void SimulationEngine::report_stuck() const {
 }
 
 double standard_maximum(std::int64_t n) {
-  constexpr double kShift = 0.375;
-  constexpr double kStretch = 0.25;
   const auto count = static_cast<double>(n);
-  const double below = n > 1 ? (count - kShift) / (count + kStretch) : 0.5;
+  const double below = n > 1 ? (count - kBlomShift) / (count + kBlomStretch) : 0.5;
   double low = 0.0;
   double high = 1.0;
   const auto share = [](double x) { return 1.0 - std::erfc(x / std::sqrt(2.0)) / 2.0; };

@@ -22,9 +22,11 @@ struct RankPrograms {
   std::span<const std::size_t> program_of;  // by rank, in `programs`
 };
 
+inline constexpr double kMostSlow = 1e6;
+
 struct SimulationOptions {
   // Whether steps that run at a time share devices, links and the host. Without, each runs as if it
-  // were alone, so that no order of theirs could take less time.
+  // were alone: the least that this order could take.
   bool contention = true;
   std::map<std::int64_t, double> slow = {};  // by rank, how many times as long its kernels take
   // Standard deviation of the ranks' speeds, over the speed. Those that wait for each other are as
@@ -35,7 +37,6 @@ struct SimulationOptions {
 };
 
 // The largest of n numbers with standard normal distribution that is to be expected; 0 for one.
-// Source: Blom 1958, the quantile of (n - 3/8) / (n + 1/4).
 double standard_maximum(std::int64_t n);
 
 // The step of all ranks. Ranks whose groups are alike, class by class, are always equally far, so
@@ -48,7 +49,8 @@ double standard_maximum(std::int64_t n);
 //
 // Errors: kInternal, with ranks and places, where ranks wait for each other for ever, or meet in
 // unequal collectives, as verify_ranks(); kInvalidArgument for slow ranks that the mesh lacks, and
-// factors below 1.
+// factors below 1 or above kMostSlow; kInvalidConfig for a
+// step that takes longer than kMostTicks.
 StepTimeline simulate(const RankPrograms& ranks, const SimulationOptions& options = {});
 
 }  // namespace tessera

@@ -216,7 +216,7 @@ TEST(Simulate, SendsFromRankToRank) {
                   CauseRow{.cause = Cause::kTransfer, .where = 1, .ticks = 10, .moving = 10},
                   CauseRow{.cause = Cause::kFill, .ticks = 50}));
   EXPECT_EQ(attribute(ranks.ranks(), timeline, 0).rows.back(),
-            (CauseRow{.cause = Cause::kDrain, .ticks = 20}));
+            (CauseRow{.cause = Cause::kOthers, .ticks = 20}));
   // Four at a link of their node.
   EXPECT_EQ(pipeline_of_two(4, true).simulate().step, 50 + 40 + 20);
 }
@@ -238,9 +238,9 @@ TEST(Simulate, SetsSlowRanksApart) {
   EXPECT_EQ(timeline.of_rank(0).end[1], 101);
   EXPECT_EQ(timeline.of_rank(0).end[2], 152);
   EXPECT_EQ(error_of(ErrorCode::kInvalidArgument, [&] { ranks.simulate({.slow = {{16, 1.5}}}); }),
-            "slow rank 16: expected one of the ranks 0 to 15");
+            "slow rank 16 (--slow): expected one of the ranks 0 to 15");
   EXPECT_EQ(error_of(ErrorCode::kInvalidArgument, [&] { ranks.simulate({.slow = {{1, 0.5}}}); }),
-            "rank 1 takes 0.5 times as long: expected 1 or more");
+            "slow rank 1 (--slow) takes 0.5 times as long: expected 1 to 1000000");
 }
 
 // Ranks as threads of one machine have its cores.

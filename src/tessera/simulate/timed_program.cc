@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "tessera/base/error.h"
+#include "tessera/base/format.h"
 #include "tessera/ops/op.h"
 #include "tessera/program/collective_calls.h"
 #include "tessera/program/operand_types.h"
@@ -31,7 +32,7 @@ Calls common(const Calls& a, const Calls& b) {
 class Timing {
  public:
   Timing(const Program& program, const Mesh& mesh, const Cluster& cluster, CollectiveStyle style)
-      : mesh_(mesh), cluster_(cluster), style_(style), device_(cluster.device, cluster.source) {
+      : mesh_(mesh), cluster_(cluster), style_(style) {
     timed_.program = &program;
     timed_.order = issue_order(program);
     for (std::size_t axis = 0; axis < mesh.axes.size(); ++axis) {
@@ -39,11 +40,21 @@ class Timing {
     }
   }
 
-  TimedProgram run() {
+  TimedProgram run(std::int64_t threads) {
+    const DeviceTime compute(device_of(cluster_, threads), cluster_.source);
+    const DeviceTime beside(device_of(cluster_, 1), cluster_.source);
     for (const Segment& segment : timed_.program->segments) {
       for (std::size_t i = 0; i < segment.instructions.size(); ++i) {
         timed_.first_piece.push_back(num_pieces());
-        add(segment, i);
+        device_ = segment.instructions[i].stream == StreamId{0} ? &compute : &beside;
+        with_context(
+            [&] {
+              return format("{}segment {}, instruction {}",
+                            cluster_.source.empty() ? "" : cluster_.source + ", ",
+                            segment.name,
+                            i);
+            },
+            [&] { add(segment, i); });
       }
     }
     timed_.first_piece.push_back(num_pieces());
@@ -82,7 +93,7 @@ class Timing {
   }
 
   void add_kernel(const Work& work) {
-    const double seconds = device_.seconds(work);
+    const double seconds = device_->seconds(work);
     const Ticks ticks = to_ticks(seconds);
     if (ticks == 0) {
       return;
@@ -98,7 +109,9 @@ class Timing {
                                                                      : PieceKind::kStream,
                              .ticks = ticks,
                              .compute = computes ? Piece::kWhole : 0,
-                             .memory = share(device_.memory_seconds(work))});
+                             .memory = work.kind == WorkKind::kGather
+                                           ? Piece::kWhole
+                                           : share(device_->memory_seconds(work))});
   }
 
   // By leg of all uses of an instruction.
@@ -124,7 +137,7 @@ class Timing {
         leg.count = count;
         Piece piece = use.channel ? transfer(use, *use.channel) : collective(leg);
         const LegTime time = leg_time(cluster_.levels[piece.level], leg, style_);
-        piece.native = style_ == CollectiveStyle::kNative && !use.channel;
+        piece.native = style_ == CollectiveStyle::kNative;
         piece.ticks = to_ticks(time.latency);
         piece.moving = to_ticks(time.moving);
         piece.sent = leg.sent * static_cast<double>(count);
@@ -189,18 +202,33 @@ class Timing {
   const Mesh& mesh_;
   const Cluster& cluster_;
   CollectiveStyle style_;
-  DeviceTime device_;
+  const DeviceTime* device_ = nullptr;       // of the instruction
   std::map<std::string, std::size_t> axes_;  // of the mesh, by name
   TimedProgram timed_;
 };
 
 }  // namespace
 
+DeviceSpec device_of(const Cluster& cluster, std::int64_t threads) {
+  DeviceSpec device = cluster.device;
+  if (cluster.host.cores > 0) {
+    const auto cores = static_cast<double>(std::min(threads, cluster.host.cores));
+    DeviceSpec::PeakFlops& peaks = device.peak_flops;
+    peaks = {.f32 = cores * peaks.f32, .bf16 = cores * peaks.bf16, .f8 = cores * peaks.f8};
+    const double most = cluster.host.memory_bandwidth;
+    device.memory_bandwidth *= cores;
+    device.memory_bandwidth =
+        most > 0.0 ? std::min(device.memory_bandwidth, most) : device.memory_bandwidth;
+  }
+  return device;
+}
+
 TimedProgram time_program(const Program& program,
                           const Mesh& mesh,
                           const Cluster& cluster,
-                          CollectiveStyle style) {
-  return Timing(program, mesh, cluster, style).run();
+                          CollectiveStyle style,
+                          std::int64_t threads) {
+  return Timing(program, mesh, cluster, style).run(threads);
 }
 
 }  // namespace tessera
