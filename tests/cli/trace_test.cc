@@ -23,7 +23,6 @@ namespace {
 
 using nlohmann::json;
 using ::testing::HasSubstr;
-using ::testing::Not;
 using ::testing::StartsWith;
 
 // Two ranks of a machine that nobody has.
@@ -220,6 +219,15 @@ TEST_F(TraceTest, ChangesNoBits) {
   ASSERT_EQ(train("plain", overlapped()).code, 0);
   traced("traced", overlapped());
   expect_same_training("traced", "plain");
+}
+
+// Nor does what keeps it from being written.
+TEST_F(TraceTest, ThatCannotBeWrittenEndsNoRun) {
+  std::filesystem::create_directories(path("run/trace-2.json"));
+  const Outcome outcome = train("run", {"--train.steps=3", "--trace-step=2"});
+  EXPECT_EQ(outcome.code, 0);
+  EXPECT_THAT(outcome.err, HasSubstr("warning: the trace of step 2 is not written: "));
+  EXPECT_EQ(metrics("run").size(), 3U);
 }
 
 TEST_F(TraceTest, IsOfAStepThatTheStartRuns) {

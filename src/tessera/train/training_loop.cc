@@ -185,20 +185,30 @@ void TrainingLoop::keep(const StepMetrics& metrics) {
   save_owed();
 }
 
-// After the step whose trace is asked for: the ranks of a process together write one file.
+// After the step whose trace is asked for: the ranks of a process together write one file. One that
+// cannot be written is no reason to end a run.
 void TrainingLoop::write_trace() {
   StepTraceFile* const trace = parts_.setup.trace;
   if (trace == nullptr || trace->step() != step()) {
     return;
   }
-  std::string path;
+  std::string written;
+  std::string failure;
   parts_.control.patiently("ending the step whose trace is asked for", [] {});
   parts_.control.patiently("writing the trace of a step", [&] {
-    if (parts_.setup.takes_signals) {
-      path = trace->write(config_.run.dir).string();
+    try {
+      written = parts_.setup.takes_signals ? trace->write(config_.run.dir).string() : "";
+    } catch (const Error& error) {
+      failure = error.what();
     }
   });
-  parts_.record.inform(format("trace of step {}: {}", step(), path));
+  if (!failure.empty()) {
+    const std::string text =
+        format("the trace of step {} is not written: {}", trace->step(), failure);
+    parts_.control.leads() ? parts_.record.warn(text) : log_warning(text);
+  } else {
+    parts_.record.inform(format("trace of step {}: {}", trace->step(), written));
+  }
 }
 
 void TrainingLoop::save_owed() {
