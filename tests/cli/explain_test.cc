@@ -351,15 +351,14 @@ TEST_F(ExplainTest, SaysWhatTheSlowestLevelCarries) {
     sent += bytes.get<std::int64_t>();
   }
   EXPECT_DOUBLE_EQ(levels[2].at("seconds"), static_cast<double>(sent) / 12.5e9);
-  // 20.55 G parameters in int8, a 48th of a node's part is a rank's: 47/48 of 260 / 256 bytes of an
-  // eighth.
+  // 20.55 G parameters in bf16, a 48th of a node's part is a rank's: 47/48 of 2 bytes of an eighth.
   EXPECT_NEAR(levels[2].at("purposes").at("updates").get<double>(),
-              20554567680.0 * 260 / 256 / 8 * 47 / 48,
+              20554567680.0 * 2 / 8 * 47 / 48,
               20554567680.0 * 0.002);
-  EXPECT_THAT(text("topo", "--state.wire_update=full"),
+  EXPECT_THAT(text("topo", "--run.seed=1"),
               AllOf(HasSubstr("\n  on cluster, the slowest: updates 4.70 GiB, gradients 1.21 GiB"),
                     HasSubstr("state.wire_update = \"int8\" would send 2.38 GiB of them")));
-  EXPECT_THAT(text("topo", "--run.seed=1"),
+  EXPECT_THAT(text("topo", "--state.wire_update=int8"),
               AllOf(HasSubstr("updates 2.38 GiB"), Not(HasSubstr("would send"))));
   EXPECT_THAT(text("fsdp", "--run.seed=1"), Not(HasSubstr("would send")));
 }

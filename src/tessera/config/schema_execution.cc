@@ -126,7 +126,7 @@ ConfigSection state() {
            &S::wire_update,
            codec::text(),
            "The same for updated parameters on their way from master weights that are cut more "
-           "than they are: int8 for zeropp and topo."),
+           "than they are. Left out: full."),
        row("wire_block",
            &S::wire_block,
            codec::between(2, 256),

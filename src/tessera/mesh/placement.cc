@@ -200,8 +200,6 @@ PlacementPreset preset(std::string_view name, const Mesh& mesh) {
     result.wires.param.formats = {WireFormat::kInt8};
     result.wires.secondary.formats = {WireFormat::kInt8};
     result.wires.grad.formats = {WireFormat::kInt4};
-    // Where parameters are cut as masters are, none moves.
-    result.wires.update.formats = {WireFormat::kInt8};
   }
   return result;
 }

@@ -78,8 +78,7 @@ struct PlacementPreset {
 //   ddp (1,1,1,1)   zero1 (1,1,1,N)   zero2 (1,1,N,N)   zero3, fsdp (N,N,N,N)
 //   hsdp@LEVEL, mics@LEVEL (S,S,S,S), S the degree of that level
 //   shard-grad-op (N,1,N,N)   zeropp (N,node,N,N)   topo (pair,pair,node,N)
-// The last two send weights, updated ones too, in int8 and gradients in int4, as they were published
-// (arXiv:2306.10209, arXiv:2501.04266); the others send them in their own dtype.
+// The last two send weights in int8 and gradients in int4, the others in their own dtype.
 // A level's degree counts the data and context ranks inside it.
 // Errors: kInvalidConfig for an unknown preset or level, with those that exist.
 PlacementPreset preset(std::string_view name, const Mesh& mesh);

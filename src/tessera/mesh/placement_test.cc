@@ -83,18 +83,6 @@ TEST(Preset, NotesLevelsThatCollapse) {
   EXPECT_EQ(preset("topo", one_rank).notes.size(), 2U);
 }
 
-TEST(Preset, HasTheWiresThatWerePublished) {
-  const Wire int8 = {.formats = {WireFormat::kInt8}};
-  for (const char* name : {"zeropp", "topo"}) {
-    const StateWires wires = preset(name, frontier()).wires;
-    EXPECT_EQ(wires.param, int8);
-    EXPECT_EQ(wires.secondary, int8);
-    EXPECT_EQ(wires.update, int8);
-    EXPECT_EQ(wires.grad, Wire{.formats = {WireFormat::kInt4}});
-  }
-  EXPECT_THAT(preset("fsdp", frontier()).wires.update.formats, IsEmpty());
-}
-
 TEST(Preset, NamesWhatExists) {
   EXPECT_EQ(preset_error("zero4"),
             "unknown state preset \"zero4\"; did you mean \"zero1\"?; the presets are: ddp, zero1, "
