@@ -2,7 +2,6 @@
 #include <cstdint>
 #include <filesystem>
 #include <string>
-#include <utility>
 #include <vector>
 
 #include <gmock/gmock.h>
@@ -16,10 +15,7 @@ namespace tessera {
 namespace {
 
 using nlohmann::json;
-using ::testing::ElementsAre;
-using ::testing::EndsWith;
 using ::testing::HasSubstr;
-using ::testing::Not;
 using ::testing::StartsWith;
 
 class SimulateTest : public TrainingTest {
@@ -31,7 +27,7 @@ class SimulateTest : public TrainingTest {
   }
 
   // Of Llama debug on H100s, where no more is said.
-  std::vector<std::string> with_run(std::vector<std::string> more) const {
+  std::vector<std::string> with_run(const std::vector<std::string>& more) const {
     std::vector<std::string> arguments = {"simulate",
                                           "--model.flavor=debug",
                                           "--train.dtype=bf16",
@@ -41,17 +37,17 @@ class SimulateTest : public TrainingTest {
     return arguments;
   }
 
-  Outcome simulate(std::vector<std::string> more) const { return tessera(with_run(more)); }
+  Outcome simulate(const std::vector<std::string>& more) const { return tessera(with_run(more)); }
 
   json simulated(std::vector<std::string> more) const {
     more.emplace_back("--json");
-    const Outcome outcome = simulate(std::move(more));
+    const Outcome outcome = simulate(more);
     EXPECT_EQ(outcome.code, 0) << outcome.err;
     return json::parse(outcome.out);
   }
 
-  std::string refused(std::vector<std::string> more) const {
-    const Outcome outcome = simulate(std::move(more));
+  std::string refused(const std::vector<std::string>& more) const {
+    const Outcome outcome = simulate(more);
     EXPECT_EQ(outcome.code, 2) << outcome.err;
     EXPECT_EQ(outcome.out, "");
     return outcome.err;

@@ -36,6 +36,7 @@ class SimulatedRanks {
                  std::vector<Program> programs,
                  CollectiveStyle style = CollectiveStyle::kOwn);
 
+  ~SimulatedRanks() = default;
   SimulatedRanks(const SimulatedRanks&) = delete;
   SimulatedRanks& operator=(const SimulatedRanks&) = delete;
 

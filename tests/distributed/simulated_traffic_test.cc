@@ -187,7 +187,7 @@ TEST(SimulatedTraffic, OfARingIsItsClosedForm) {
     elements += state.state.role == StateRole::kParameter ? state.tensor.type.num_elements() : 0;
   }
   constexpr std::int64_t kLayer = 4 * kDim * kDim + 3 * kDim * 128 + 2 * kDim;
-  EXPECT_EQ(elements, 2 * kLayer + 2 * 256 * kDim + kDim);
+  EXPECT_EQ(elements, 2 * kLayer + std::int64_t{2} * 256 * kDim + kDim);
   const double expected = 2.0 * (kRanks - 1) / kRanks * 4.0 * static_cast<double>(elements);
   double sent = 0.0;
   Ticks moving = 0;

@@ -14,6 +14,7 @@ namespace tessera {
 // The ranks of a run on a cluster that need not be here, with what their instructions take there.
 class SimulatedRun {
  public:
+  ~SimulatedRun() = default;
   SimulatedRun(const SimulatedRun&) = delete;  // programs are borrowed
   SimulatedRun& operator=(const SimulatedRun&) = delete;
 

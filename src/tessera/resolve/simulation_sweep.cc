@@ -29,8 +29,9 @@ std::vector<std::string> doubled_values(std::string_view values, std::string_vie
   }
   const auto number = [&](std::string_view digits) {
     std::int64_t value = 0;
-    const char* const end = digits.data() + digits.size();
-    const auto [stop, error] = std::from_chars(digits.data(), end, value);
+    const char* const begin = digits.data();
+    const char* const end = begin + digits.size();
+    const auto [stop, error] = std::from_chars(begin, end, value);
     if (error != std::errc() || stop != end || value < 1) {
       refuse_sweep(text);
     }

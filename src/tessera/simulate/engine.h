@@ -88,22 +88,22 @@ class SimulationEngine {
   void settle();
   void advance(std::size_t c);
   bool may_start(Lane& lane);
-  void start(std::size_t lane);
-  void enter_piece(std::size_t lane);
-  void leave_piece(std::size_t lane);
-  void end_step(std::size_t lane);
+  void start(std::size_t index);
+  void enter_piece(std::size_t index);
+  void leave_piece(std::size_t index);
+  void end_step(std::size_t index);
 
-  void run_kernel(std::size_t lane);
-  void meet(std::size_t lane);
-  std::vector<std::size_t> members_of(std::size_t lane) const;
-  void require_equal(std::size_t lane, const std::vector<std::size_t>& members) const;
+  void run_kernel(std::size_t index);
+  void meet(std::size_t index);
+  std::vector<std::size_t> members_of(std::size_t index) const;
+  void require_equal(std::size_t index, const std::vector<std::size_t>& members) const;
   void talk(const std::vector<std::size_t>& members);
 
   void begin(std::vector<std::size_t> lanes, Ticks alone, Resources::Demands demands);
-  void run_for(std::size_t activity, Ticks alone, Resources::Demands demands);
-  void complete(std::size_t activity);
-  void finish(std::size_t activity);
-  void schedule(std::size_t activity);
+  void run_for(std::size_t slot, Ticks alone, Resources::Demands demands);
+  void complete(std::size_t slot);
+  void finish(std::size_t slot);
+  void schedule(std::size_t slot);
   void refresh_rates();
   Resources::Demands kernel_demands(const Lane& lane, const Piece& piece) const;
   Resources::Demands leg_demands(const std::vector<std::size_t>& lanes) const;

@@ -42,9 +42,9 @@ void Resources::end(std::size_t activity) {
   activities_[activity].demands.clear();
 }
 
-void Resources::include(Id id) {
-  if (!std::exchange(resources_[id].in_component, true)) {
-    component_.push_back(id);
+void Resources::include(Id resource) {
+  if (!std::exchange(resources_[resource].in_component, true)) {
+    component_.push_back(resource);
   }
 }
 

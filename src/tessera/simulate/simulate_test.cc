@@ -18,32 +18,6 @@ namespace {
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
-// Ranks that all do one step, or rank by rank those of a list.
-struct TestRanks {
-  TestRanks(const std::vector<std::int64_t>& sizes, const MeshDegrees& degrees)
-      : cluster(test_cluster(sizes)), mesh(make_mesh(cluster, degrees)) {}
-
-  void add(const TestStep& step, std::size_t num_ranks) {
-    program_of.insert(program_of.end(), num_ranks, programs.size());
-    programs.push_back(step.timed());
-    steps.push_back(step);
-  }
-
-  RankPrograms ranks() const {
-    return {.mesh = mesh, .cluster = cluster, .programs = programs, .program_of = program_of};
-  }
-
-  StepTimeline simulate(const SimulationOptions& options = {}) const {
-    return tessera::simulate(ranks(), options);
-  }
-
-  Cluster cluster;
-  Mesh mesh;
-  std::vector<TestStep> steps = {};  // of whose programs these are
-  std::vector<TimedProgram> programs = {};
-  std::vector<std::size_t> program_of = {};
-};
-
 Piece send(std::uint32_t channel, std::uint32_t level, Ticks moving) {
   return {.kind = PieceKind::kSend, .partners = channel, .level = level, .moving = moving};
 }

@@ -6,8 +6,10 @@
 #include <utility>
 #include <vector>
 
+#include "tessera/mesh/random_mesh.h"
 #include "tessera/ops/fence/fence.h"
 #include "tessera/program/program.h"
+#include "tessera/simulate/simulate.h"
 #include "tessera/simulate/timed_program.h"
 
 namespace tessera {
@@ -79,6 +81,32 @@ class TestStep {
   std::shared_ptr<Program> program_;
   std::vector<std::vector<Piece>> pieces_;
   std::vector<ChannelName> channels_;
+};
+
+// All ranks of a cluster in a step each, some of them in the same.
+struct TestRanks {
+  TestRanks(const std::vector<std::int64_t>& sizes, const MeshDegrees& degrees)
+      : cluster(test_cluster(sizes)), mesh(make_mesh(cluster, degrees)) {}
+
+  void add(const TestStep& step, std::size_t num_ranks) {
+    program_of.insert(program_of.end(), num_ranks, programs.size());
+    programs.push_back(step.timed());
+    steps.push_back(step);
+  }
+
+  RankPrograms ranks() const {
+    return {.mesh = mesh, .cluster = cluster, .programs = programs, .program_of = program_of};
+  }
+
+  StepTimeline simulate(const SimulationOptions& options = {}) const {
+    return tessera::simulate(ranks(), options);
+  }
+
+  Cluster cluster;
+  Mesh mesh;
+  std::vector<TestStep> steps = {};  // of whose programs these are
+  std::vector<TimedProgram> programs = {};
+  std::vector<std::size_t> program_of = {};
 };
 
 }  // namespace tessera

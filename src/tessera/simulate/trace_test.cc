@@ -28,35 +28,13 @@ Ticks ticks_of(const json& micros) {
   return std::llround(micros.get<double>() * 1e6);
 }
 
-// All ranks of a cluster in a step each, some of them in the same.
-struct TracedRanks {
-  TracedRanks(const std::vector<std::int64_t>& sizes, const MeshDegrees& degrees)
-      : cluster(test_cluster(sizes)), mesh(make_mesh(cluster, degrees)) {}
-
-  void add(const TestStep& step, std::size_t num_ranks) {
-    program_of.insert(program_of.end(), num_ranks, programs.size());
-    programs.push_back(step.timed());
-    steps.push_back(step);
-  }
-
-  RankPrograms ranks() const {
-    return {.mesh = mesh, .cluster = cluster, .programs = programs, .program_of = program_of};
-  }
-
-  StepTimeline timeline() const { return simulate(ranks()); }
-
-  StepTrace trace() const { return trace_of(ranks(), timeline()); }
-
-  Cluster cluster;
-  Mesh mesh;
-  std::vector<TestStep> steps = {};  // of whose programs these are
-  std::vector<TimedProgram> programs = {};
-  std::vector<std::size_t> program_of = {};
-};
+StepTrace traced(const TestRanks& ranks) {
+  return trace_of(ranks.ranks(), ranks.simulate());
+}
 
 // Ranks 0 and 1 are a group, of which rank 1 is late; 2 and 3 are alike.
-TracedRanks late_rank() {
-  TracedRanks ranks({4}, {.data = 2, .pipeline = 2});
+TestRanks late_rank() {
+  TestRanks ranks({4}, {.data = 2, .pipeline = 2});
   const auto step_of = [](Ticks before) {
     TestStep step(2);
     const EventId done = step.add(1, {kernel(before)});
@@ -70,7 +48,7 @@ TracedRanks late_rank() {
 }
 
 TEST(Trace, HasAProcessForEachClassAndASpanForEachStep) {
-  const StepTrace trace = late_rank().trace();
+  const StepTrace trace = traced(late_rank());
   EXPECT_EQ(trace.step, 43);
   ASSERT_EQ(trace.processes.size(), 3U);
   EXPECT_EQ(trace.processes[0].name, "rank 0");
@@ -93,8 +71,8 @@ TEST(Trace, HasAProcessForEachClassAndASpanForEachStep) {
 }
 
 TEST(Trace, NamesPlacesAsProgramsDo) {
-  const TracedRanks ranks = late_rank();
-  const StepTrace trace = ranks.trace();
+  const TestRanks ranks = late_rank();
+  const StepTrace trace = traced(ranks);
   for (const TraceProcess& process : trace.processes) {
     const TimedProgram& program = ranks.programs[process.program];
     for (const TraceThread& thread : process.threads) {
@@ -108,13 +86,13 @@ TEST(Trace, NamesPlacesAsProgramsDo) {
 }
 
 TEST(Trace, PointsFromTheLastToThoseThatWait) {
-  EXPECT_THAT(late_rank().trace().arrows,
+  EXPECT_THAT(traced(late_rank()).arrows,
               ElementsAre(TraceArrow{.from = {.process = 1, .thread = 0, .at = 30},
                                      .to = {.process = 0, .thread = 0, .at = 30}}));
 }
 
 TEST(Trace, PointsFromSendersToReceivers) {
-  TracedRanks ranks({1, 2}, {.pipeline = 2});
+  TestRanks ranks({1, 2}, {.pipeline = 2});
   TestStep first;
   first.channel({"pipeline", 2}, 0, 1);
   first.add(0,
@@ -129,7 +107,7 @@ TEST(Trace, PointsFromSendersToReceivers) {
               {.kind = PieceKind::kReceive, .partners = 0, .level = 1, .moving = 20}});
   ranks.add(first, 1);
   ranks.add(second, 1);
-  EXPECT_THAT(ranks.trace().arrows,
+  EXPECT_THAT(traced(ranks).arrows,
               ElementsAre(TraceArrow{.from = {.process = 0, .thread = 0, .at = 50},
                                      .to = {.process = 1, .thread = 0, .at = 50}},
                           TraceArrow{.from = {.process = 0, .thread = 0, .at = 60},
@@ -139,12 +117,12 @@ TEST(Trace, PointsFromSendersToReceivers) {
 // Four ranks share the link of their node, of which each has a quarter; on two streams of one rank
 // both legs together have all of it, as long as both move.
 TEST(Trace, CountsTheUseOfLinks) {
-  TracedRanks ranks({4, 2}, {.data = 8});
+  TestRanks ranks({4, 2}, {.data = 8});
   ranks.cluster.levels[1].shared = true;
   TestStep step;
   step.add(0, {kernel(3), collective(1, 1, 5, 100), kernel(2)});
   ranks.add(step, 8);
-  const StepTrace trace = ranks.trace();
+  const StepTrace trace = traced(ranks);
   ASSERT_EQ(trace.processes.size(), 1U);
   const TraceCounter& link = trace.processes[0].counters.back();
   EXPECT_EQ(link.name, "link: node");
@@ -153,12 +131,12 @@ TEST(Trace, CountsTheUseOfLinks) {
                           TracePoint{.at = 8, .value = 1},
                           TracePoint{.at = 408, .value = 0}));
 
-  TracedRanks slow({2}, {.data = 2});
+  TestRanks slow({2}, {.data = 2});
   TestStep busy(2);
   busy.add(1, {collective(0, 0, 0, 100)});
   busy.add(0, {collective(0, 0, 0, 100)});
   slow.add(busy, 2);
-  EXPECT_THAT(slow.trace().processes[0].counters.back().points,
+  EXPECT_THAT(traced(slow).processes[0].counters.back().points,
               ElementsAre(TracePoint{.at = 0, .value = 1}, TracePoint{.at = 200, .value = 0}));
 }
 
@@ -275,8 +253,8 @@ TEST(ChromeJson, SaysWhatTheTraceDoes) {
 
 // Read back, spans are those of the timeline, in order; both ends of each arrow lie in one.
 TEST(ChromeJson, HasTheSpansOfTheTimeline) {
-  const TracedRanks ranks = late_rank();
-  const StepTimeline timeline = ranks.timeline();
+  const TestRanks ranks = late_rank();
+  const StepTimeline timeline = ranks.simulate();
   const json text = json::parse(chrome_json(trace_of(ranks.ranks(), timeline)));
   std::map<std::pair<int, int>, std::vector<std::pair<Ticks, Ticks>>> spans;
   for (const json& event : events_of(text, "X")) {
