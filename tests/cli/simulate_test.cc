@@ -81,6 +81,23 @@ TEST_F(SimulateTest, SaysWhereAStepGoes) {
               HasSubstr("constants: estimates"));
 }
 
+TEST_F(SimulateTest, SaysWhereBytesTakeNoTime) {
+  write_file_atomic(path("two.toml"), R"(name = "two"
+[device]
+name = "gpu"
+memory = "80 GB"
+memory_bandwidth = "1 TB/s"
+peak = { f32 = "10 TFLOP/s", bf16 = "100 TFLOP/s" }
+[[levels]]
+name = "pair"
+size = 2
+bandwidth = 0
+latency = "1 us"
+)");
+  EXPECT_THAT(simulate({"--parallel.ranks=2", "--cluster=two.toml"}).out,
+              HasSubstr("; level pair has no bandwidth: bytes take no time there\n"));
+}
+
 TEST_F(SimulateTest, OfAPipelineHasAKindOfRanksForEachStage) {
   const json step = simulated({"--parallel.ranks=8", "--parallel.pipeline=2", cluster("h100-dgx")});
   ASSERT_EQ(step.at("classes").size(), 2U);

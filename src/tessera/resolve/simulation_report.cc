@@ -244,10 +244,17 @@ Object class_json(const SimulationReport& report, std::size_t c) {
 }  // namespace
 
 std::string constants_text(const Cluster& cluster) {
-  if (!cluster.device.curve) {
-    return "estimates: the cluster file has no curve of its device";
+  std::string unknown;
+  for (const Level& level : cluster.levels) {
+    unknown += level.bandwidth == 0.0
+                   ? format("; level {} has no bandwidth: bytes take no time there", level.name)
+                   : "";
   }
-  return cluster.curve_source.empty() ? "the cluster file says no source" : cluster.curve_source;
+  if (!cluster.device.curve) {
+    return "estimates: the cluster file has no curve of its device" + unknown;
+  }
+  return (cluster.curve_source.empty() ? "the cluster file says no source" : cluster.curve_source) +
+         unknown;
 }
 
 std::size_t SimulationReport::critical() const {

@@ -187,15 +187,10 @@ class Timing {
     if (found == timed_.channels.end()) {
       timed_.channels.push_back(name);
     }
-    std::int64_t from = places.from;
-    std::int64_t to = places.to;
-    for (const AxisSize& axis : use.axes) {
-      if (from % axis.size != to % axis.size) {
-        piece.level = level_of(mesh_.axes[index_of(axis)]);
-      }
-      from /= axis.size;
-      to /= axis.size;
-    }
+    const auto crossed =
+        std::ranges::find(use.axes, crossed_axis(use.axes, places), &AxisSize::name);
+    TESSERA_CHECK(crossed != use.axes.end(), "a rank sends to itself, place {}", places.from);
+    piece.level = level_of(mesh_.axes[index_of(*crossed)]);
     return piece;
   }
 
