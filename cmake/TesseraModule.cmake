@@ -23,6 +23,10 @@ endif()
 if(CMAKE_CXX_COMPILER_ID STREQUAL "Clang")
   # std::stable_sort of GCC 12's library calls what that library deprecates.
   target_compile_options(tessera_flags INTERFACE -Wno-deprecated-declarations)
+  # A name that another .cc file has for itself may be a local one here.
+  if(TESSERA_UNITY)
+    target_compile_options(tessera_flags INTERFACE -Wno-shadow)
+  endif()
 endif()
 target_include_directories(tessera_flags INTERFACE "${PROJECT_SOURCE_DIR}/src")
 # Those of what nvcc compiles. Fmt 9 checks texts at compile time in a way that it cannot follow, and
