@@ -4,12 +4,13 @@
 # its toolkit.
 #
 # libstdc++ and libgomp travel too: a machine's own may be missing or older than our symbols, and
-# NVIDIA's libraries ask for none that are newer than GCC 5's.
+# NVIDIA's libraries ask for none that are newer than GCC 5's. So does the CUDA runtime, of which both
+# plugins use one copy.
 #
 # Debian's libraries have no rpath by which they would find each other in a folder. So programs have
 # an RPATH, which holds for all that they load, where a RUNPATH would for their own needs alone.
 set(bundle_outside "^ld-linux" "^lib(c|m|dl|rt|pthread)\\.so"
-                   "^lib(cuda|cudart|cublas|cublasLt|cupti|nccl|cudnn.*|nvidia-.*)\\.so")
+                   "^lib(cuda|cublas|cublasLt|cupti|nccl|cudnn.*|nvidia-.*)\\.so")
 set(of_bundle COMPONENT bundle EXCLUDE_FROM_ALL)
 
 set(bundle_targets tessera tessera_command)
