@@ -1,9 +1,10 @@
 // How near simulated steps are to played ones: ranks of this machine whose products take as long as
 // on a slow device, and whose collectives as long as on slow levels, by sleeping. What is compared
 // is the order in which things happen and wait, not how long they take alone: that both are told.
-// Steps whose own spread is above 2 % are repeated, and then listed as not judged.
+// All programs are run in turn, several times over; a program whose own spread over these rounds is
+// above 2 % is run once more as often, and then listed as not judged.
 //
-// usage: played_bench [--steps=N]
+// usage: played_bench [--rounds=N] [--steps=N]      rounds of N steps each, of which one is dropped
 
 #include <algorithm>
 #include <array>
@@ -186,20 +187,20 @@ std::vector<PlayedRun> played_runs() {
     const Cluster cluster = load_cluster(std::filesystem::path(TESSERA_SOURCE_DIR) / "configs" /
                                          "clusters" / format("virtual-{}.toml", ranks));
     const Mesh mesh = make_mesh(cluster, {.data = ranks});
-    for (const char* name : {"ddp", "fsdp", "hsdp", "topo", "zeropp"}) {
-      try {
-        RankRun run = small_run(mesh, microbatches, ranks, overlap);
-        run.placement = preset(name, mesh).placement;
-        runs.push_back({format("{} data ranks, {}, {} microbatches{}",
-                               ranks,
-                               name,
-                               microbatches,
-                               overlap ? ", overlapped" : ""),
-                        run,
-                        cluster});
-      } catch (const Error&) {
-        continue;  // a placement whose levels the cluster lacks
-      }
+    std::vector<std::string> presets = {"ddp", "fsdp"};
+    if (cluster.levels.size() > 1) {
+      presets.insert(presets.end(), {"hsdp@" + cluster.levels[0].name, "topo", "zeropp"});
+    }
+    for (const std::string& name : presets) {
+      RankRun run = small_run(mesh, microbatches, ranks, overlap);
+      run.placement = preset(name, mesh).placement;
+      runs.push_back({format("{} data ranks, {}, {} microbatches{}",
+                             ranks,
+                             name,
+                             microbatches,
+                             overlap ? ", overlapped" : ""),
+                      run,
+                      cluster});
       overlap = !overlap;
       microbatches = microbatches == 2 ? 3 : 2;
     }
@@ -243,64 +244,111 @@ PlayedRun paced(PlayedRun played) {
   return played;
 }
 
-struct Measured {
-  double seconds = 0.0;
-  double spread = 0.0;  // of the middle half of the steps, over the median
-};
-
-Measured measure(RankRun run, std::int64_t steps) {
-  run.steps = steps;
+// The median of so many steps; what the first does beside is not a step's.
+double step_seconds(RankRun run, std::int64_t steps) {
+  run.steps = steps + 1;
   std::vector<double> seconds = run_ranks(run).step_seconds;
   seconds.erase(seconds.begin());
-  std::ranges::sort(seconds);
-  const std::size_t count = seconds.size();
-  const double middle = median(seconds);
-  return {.seconds = middle,
-          .spread = (seconds[count - 1 - count / 4] - seconds[count / 4]) / middle};
+  return median(std::move(seconds));
+}
+
+// A program, what is said of it and what it took, by round.
+struct Judged {
+  PlayedRun played;
+  double simulated = 0.0;
+  std::vector<double> measured = {};
+
+  double error() const { return simulated / median(measured) - 1.0; }
+
+  // Of the middle half of the rounds.
+  double spread() const {
+    std::vector<double> sorted = measured;
+    std::ranges::sort(sorted);
+    const std::size_t quarter = sorted.size() / 4;
+    return (sorted[sorted.size() - 1 - quarter] - sorted[quarter]) / median(measured);
+  }
+
+  bool counts() const { return spread() <= kMostSpread; }
+};
+
+void print(const Judged& each) {
+  std::printf("  %-58s %9.1f %9.1f %+7.2f %% %6.2f %%%s\n",
+              each.played.what.c_str(),
+              each.simulated * 1e3,
+              median(each.measured) * 1e3,
+              each.error() * 100,
+              each.spread() * 100,
+              each.counts() ? "" : "  not judged");
+}
+
+void print_sum(std::span<const Judged> programs) {
+  double sum = 0.0;
+  double largest = 0.0;
+  std::size_t num_judged = 0;
+  for (const Judged& each : programs) {
+    if (each.counts()) {
+      sum += std::abs(each.error());
+      largest = std::max(largest, std::abs(each.error()));
+      ++num_judged;
+    }
+  }
+  const std::size_t num_left_out = programs.size() - num_judged;
+  std::printf("%zu programs: mean %.2f %%, largest %.2f %% (target 2 %%); %zu not judged%s\n",
+              num_judged,
+              100 * sum / static_cast<double>(std::max<std::size_t>(1, num_judged)),
+              100 * largest,
+              num_left_out,
+              num_left_out > 3 ? ": the machine is too noisy" : "");
+}
+
+// The number after NAME= among the arguments, at least 1.
+std::int64_t option(std::span<char*> arguments, std::string_view name, std::int64_t otherwise) {
+  for (const std::string_view argument : arguments.subspan(1)) {
+    if (argument.starts_with(name)) {
+      return std::max(1, std::atoi(argument.data() + name.size()));
+    }
+  }
+  return otherwise;
 }
 
 void run_benchmark(std::span<char*> arguments) {
-  std::int64_t steps = 6;
-  for (const std::string_view argument : arguments.subspan(1)) {
-    if (argument.starts_with("--steps=")) {
-      steps = std::max(3, std::atoi(argument.data() + std::string_view("--steps=").size()));
-    }
-  }
-  std::printf("  %-58s %9s %9s %8s\n", "milliseconds of a step", "simulated", "played", "error");
-  std::vector<double> errors;
-  int num_left_out = 0;
+  const std::int64_t steps = option(arguments, "--steps=", 4);
+  const std::int64_t rounds = option(arguments, "--rounds=", 5);
+  std::vector<Judged> programs;
   for (const PlayedRun& each : played_runs()) {
-    const PlayedRun played = paced(each);
-    const PlayedPrograms programs(played);
-    const double simulated = to_seconds(simulate(programs.ranks()).step);
-    Measured measured = measure(played.run, steps);
-    if (measured.spread > kMostSpread) {
-      measured = measure(played.run, steps);
-    }
-    const double error = simulated / measured.seconds - 1.0;
-    const bool is_judged = measured.spread <= kMostSpread;
-    std::printf("  %-58s %9.1f %9.1f %+7.2f %%%s\n",
-                played.what.c_str(),
-                simulated * 1e3,
-                measured.seconds * 1e3,
-                error * 100,
-                is_judged ? "" : "  not judged");
-    if (is_judged) {
-      errors.push_back(std::abs(error));
-    } else {
-      ++num_left_out;
-    }
+    Judged judged = {.played = paced(each)};
+    judged.simulated = to_seconds(simulate(PlayedPrograms(judged.played).ranks()).step);
+    programs.push_back(std::move(judged));
   }
-  double sum = 0.0;
-  for (const double error : errors) {
-    sum += error;
+  const auto run_round = [&](auto wanted) {
+    for (Judged& each : programs) {
+      if (wanted(each)) {
+        each.measured.push_back(step_seconds(each.played.run, steps));
+      }
+    }
+  };
+  for (std::int64_t round = 0; round < rounds; ++round) {
+    run_round([](const Judged&) { return true; });
   }
-  std::printf("%zu programs: mean %.2f %%, largest %.2f %% (target 2 %%); %d not judged%s\n",
-              errors.size(),
-              100 * sum / static_cast<double>(std::max<std::size_t>(1, errors.size())),
-              100 * (errors.empty() ? 0.0 : std::ranges::max(errors)),
-              num_left_out,
-              num_left_out > 3 ? ": the machine is too noisy" : "");
+  std::vector<bool> again;
+  for (const Judged& each : programs) {
+    again.push_back(!each.counts());
+  }
+  for (std::int64_t round = 0; round < rounds; ++round) {
+    run_round([&](const Judged& each) {
+      return again[static_cast<std::size_t>(&each - programs.data())];
+    });
+  }
+  std::printf("  %-58s %9s %9s %9s %8s\n",
+              "milliseconds of a step",
+              "simulated",
+              "played",
+              "error",
+              "spread");
+  for (const Judged& each : programs) {
+    print(each);
+  }
+  print_sum(programs);
 }
 
 }  // namespace
