@@ -25,12 +25,11 @@
 #include <vector>
 
 #include "bench/csv_table.h"
-#include "bench/descend.h"
 #include "tessera/base/error.h"
 #include "tessera/base/file.h"
 #include "tessera/base/toml.h"
 #include "tessera/cost/constants.h"
-#include "tessera/cost/device_time.h"
+#include "tessera/cost/fit.h"
 #include "tessera/mesh/cluster.h"
 #include "tessera/ops/all_ops.h"
 
@@ -43,13 +42,7 @@ struct Gpu {
   Cluster cluster;
 };
 
-// What a GPU was measured to take.
-struct Point {
-  const Gpu* gpu = nullptr;
-  Works works;
-  double seconds = 0.0;
-};
-
+using Point = MeasuredWorks;
 using Points = std::vector<Point>;
 
 struct Table {
@@ -133,27 +126,6 @@ Point product(const CsvTable& table, std::size_t row, DType dtype) {
   return {.works = {work}, .seconds = flop(work) / (table.amount(row, "best_TFLOPs") * 1e12)};
 }
 
-struct Errors {
-  double mean = 0.0;
-  double largest = 0.0;
-  double mean_square = 0.0;
-};
-
-Errors errors_of(const DeviceCurve& curve, const Points& points) {
-  Errors errors;
-  for (const Point& point : points) {
-    DeviceSpec device = point.gpu->cluster.device;
-    device.curve = curve;
-    const DeviceTime time(device, point.gpu->cluster.source);
-    const double error = std::abs(time.seconds(point.works) / point.seconds - 1.0);
-    const auto count = static_cast<double>(points.size());
-    errors.mean += error / count;
-    errors.mean_square += error * error / count;
-    errors.largest = std::max(errors.largest, error);
-  }
-  return errors;
-}
-
 // Fits these constants of the curve to the points, if there are any.
 void fit(const DeviceCurve& curve, const Points& points, const std::vector<Constant>& constants) {
   if (!points.empty()) {
@@ -164,7 +136,7 @@ void fit(const DeviceCurve& curve, const Points& points, const std::vector<Const
 void report(const DeviceCurve& curve, std::string_view which, std::span<const Table> tables) {
   for (const auto& [name, points] : tables) {
     if (!points.empty()) {
-      const Errors errors = errors_of(curve, points);
+      const FitErrors errors = errors_of(curve, points);
       std::printf("# %-6s %-20s %3zu points: mean error %4.1f %%, largest %4.1f %%\n",
                   std::string(which).c_str(),
                   name.c_str(),
@@ -187,7 +159,7 @@ std::string source_text(const DeviceCurve& curve,
   for (const auto& [name, points] : tables) {
     all.insert(all.end(), points.begin(), points.end());
   }
-  const Errors errors = errors_of(curve, all);
+  const FitErrors errors = errors_of(curve, all);
   text += format("; {} kernels: mean error {:.1f} %, largest {:.1f} %",
                  all.size(),
                  errors.mean * 100.0,
@@ -205,7 +177,7 @@ struct Measured {
 };
 
 void add(const Gpu& gpu, Points& points, Point point) {
-  point.gpu = &gpu;
+  point.device = &gpu.cluster.device;
   points.push_back(std::move(point));
 }
 

@@ -21,24 +21,19 @@
 #include <vector>
 
 #include "bench/csv_table.h"
-#include "bench/descend.h"
 #include "tessera/base/error.h"
 #include "tessera/base/file.h"
 #include "tessera/cost/collective_time.h"
+#include "tessera/cost/fit.h"
 #include "tessera/mesh/cluster.h"
 
 namespace tessera {
 namespace {
 
-struct Point {
-  LegWork work;
-  double seconds = 0.0;
-};
-
 // By number of devices.
-using Points = std::map<std::int64_t, std::vector<Point>>;
+using Points = std::map<std::int64_t, std::vector<MeasuredLeg>>;
 
-Point point(const CsvTable& table, std::size_t row) {
+MeasuredLeg point(const CsvTable& table, std::size_t row) {
   constexpr std::string_view kInPlace = "in place ";
   double microseconds = table.amount(row, "time_us");
   const std::string& statistic = table.text(row, "statistic");
@@ -49,38 +44,27 @@ Point point(const CsvTable& table, std::size_t row) {
                    .kind = CollectiveKind::kAllReduce,
                    .ranks = table.count(row, "gpus"),
                    .bytes = table.amount(row, "payload_bytes")},
+          .style = CollectiveStyle::kNative,
           .seconds = microseconds * 1e-6};
-}
-
-double error_of(const Level& level, const Point& point) {
-  const LegTime time = leg_time(level, point.work, CollectiveStyle::kNative);
-  return std::abs((time.latency + time.moving) / point.seconds - 1.0);
 }
 
 // Mean over all points.
 double mean_error(const Level& level, const Points& points) {
-  double sum = 0.0;
-  double count = 0.0;
+  std::vector<MeasuredLeg> all;
   for (const auto& [devices, of_devices] : points) {
-    for (const Point& point : of_devices) {
-      sum += error_of(level, point);
-      count += 1.0;
-    }
+    all.insert(all.end(), of_devices.begin(), of_devices.end());
   }
-  return sum / count;
+  return errors_of(level, all).mean;
 }
 
 void report(const Level& level, const Points& points) {
   for (const auto& [devices, of_devices] : points) {
-    double largest = 0.0;
-    for (const Point& point : of_devices) {
-      largest = std::max(largest, error_of(level, point));
-    }
+    const FitErrors errors = errors_of(level, of_devices);
     std::printf("# %lld devices, %2zu points: mean error %4.1f %%, largest %4.1f %%\n",
                 static_cast<long long>(devices),
                 of_devices.size(),
-                mean_error(level, {{devices, of_devices}}) * 100.0,
-                largest * 100.0);
+                errors.mean * 100.0,
+                errors.largest * 100.0);
   }
 }
 

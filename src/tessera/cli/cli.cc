@@ -108,6 +108,7 @@ void add_subcommands(CLI::App& app) {
   add_checkpoint(app);
   add_data(app);
   add_report(app);
+  add_bench(app);
   add_text_command(
       app, "config", "Print every key of a run file, with its default and meaning", schema_toml);
   add_text_command(app, "doctor", "Describe this machine and what it lacks for training", [] {

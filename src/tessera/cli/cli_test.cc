@@ -201,6 +201,19 @@ TEST(Cli, BadUsage) {
       "--vocab: Value 0 not in range 1 to 2147483647 (see tessera tokenizer train --help)");
 }
 
+TEST(Cli, BenchOptions) {
+  for (const std::initializer_list<const char*> arguments :
+       {std::initializer_list<const char*>{"bench"},
+        {"bench", "calibrate", "--rounds=0"},
+        {"bench", "calibrate", "--ranks=none"},
+        {"bench", "calibrate", "--write=no-such-folder/machine.toml"}}) {
+    const Outcome outcome = run(arguments);
+    EXPECT_EQ(outcome.code, 2);
+    EXPECT_THAT(outcome.err, StartsWith("error: "));
+    EXPECT_THAT(outcome.out, IsEmpty());
+  }
+}
+
 TEST(Cli, GenerateOptions) {
   const std::string tail = " (see tessera generate --help)";
   expect_error({"generate"}, 2, "CHECKPOINT is required" + tail);

@@ -7,6 +7,7 @@ class App;
 namespace tessera {
 
 // Each adds one subcommand, which runs while the command line is parsed.
+void add_bench(CLI::App& app);
 void add_checkpoint(CLI::App& app);
 void add_data(CLI::App& app);
 void add_eval(CLI::App& app);

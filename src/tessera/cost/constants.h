@@ -25,6 +25,11 @@ inline constexpr double kUnalignedTime = 4.0;
 // Share of a stream's speed at which rows are read or written wherever they lie. A guess.
 inline constexpr double kGatherShare = 0.5;
 
+// What was touched so many bytes ago, over those of the cache, begins to have left it, and has left
+// it: between the two it is in part there. A guess.
+inline constexpr double kCachedUpTo = 0.5;
+inline constexpr double kCachedBelow = 1.5;
+
 // How a collective's speed grows with its bytes: half / bytes to this power. Fitted to all-reduces
 // of 8 H100, of 4 and 8 A100 and of 8 V100 (bench/level_fit.cc).
 inline constexpr double kHalfExponent = 0.65;

@@ -80,34 +80,41 @@ DeviceTime::DeviceTime(const DeviceSpec& device, std::string_view source)
                   device.name);
 }
 
-double DeviceTime::seconds(const Work& work) const {
+double DeviceTime::seconds(const Work& work, double cached) const {
   const double kernels = curve_.kernel * static_cast<double>(work.times);
   switch (work.kind) {
     case WorkKind::kProduct:
       if (is_widened(work)) {
-        return seconds(widened(work, device_.tiles.empty() ? DType::kF32 : DType::kBF16));
+        return seconds(widened(work, device_.tiles.empty() ? DType::kF32 : DType::kBF16), cached);
       }
-      return std::max(product_seconds(work), memory_seconds(work)) + kernels;
+      return std::max(product_seconds(work) + elementwise_seconds(work),
+                      memory_seconds(work, cached)) +
+             kernels;
     case WorkKind::kAttention:
     case WorkKind::kAttentionBackward:
-      return std::max(attention_seconds(work), memory_seconds(work)) + kernels;
+      return std::max(attention_seconds(work), memory_seconds(work, cached)) + kernels;
     case WorkKind::kStream:
     case WorkKind::kFold:
-      return memory_seconds(work) + kernels;
+      return std::max(memory_seconds(work, cached), elementwise_seconds(work)) + kernels;
     case WorkKind::kGather:
-      return memory_seconds(work) / kGatherShare + kernels;
+      return std::max(memory_seconds(work, cached) / kGatherShare, elementwise_seconds(work)) +
+             kernels;
     case WorkKind::kWire:
       break;
   }
   return 0.0;
 }
 
-double DeviceTime::seconds(const Works& works) const {
+double DeviceTime::seconds(const Works& works, double cached) const {
   double sum = 0.0;
   for (const Work& work : works) {
-    sum += seconds(work);
+    sum += seconds(work, cached);
   }
   return sum;
+}
+
+double DeviceTime::elementwise_seconds(const Work& work) const {
+  return curve_.vector > 0.0 ? work.elementwise_flop / (peak(DType::kF32) * curve_.vector) : 0.0;
 }
 
 double DeviceTime::peak(DType dtype) const {
@@ -160,11 +167,20 @@ double DeviceTime::attention_seconds(const Work& work) const {
   const double keys = whole.pairs / queries;
   const double share = curve.forward * keys / (keys + curve.half) *
                        (work.kind == WorkKind::kAttentionBackward ? curve.backward : 1.0);
-  return flop(whole) / (peak(work.dtype) * share);
+  return flop(whole) / (peak(device_.is_cores ? DType::kF32 : work.dtype) * share);
 }
 
-double DeviceTime::memory_seconds(const Work& work) const {
-  return (work.bytes_read + work.bytes_written + work.bytes_again) /
+double DeviceTime::memory_seconds(const Work& work, double cached) const {
+  const double all = uncached_seconds(work, 0.0);
+  if (device_.cache_bandwidth == 0.0) {
+    return all;
+  }
+  const double faster = device_.memory_bandwidth / device_.cache_bandwidth;
+  return all * (1.0 - cached + cached * std::min(faster, 1.0));
+}
+
+double DeviceTime::uncached_seconds(const Work& work, double cached) const {
+  return (work.bytes_read + work.bytes_written + work.bytes_again) * (1.0 - cached) /
          (device_.memory_bandwidth * curve_.stream);
 }
 

@@ -121,10 +121,16 @@ std::vector<Level> read_levels(const TomlSection& file) {
 
 HostSpec read_host(const TomlSection& file) {
   const TomlSection host = require_table(file, "host", "a section [host]");
-  refuse_unknown_keys(host, std::to_array<std::string>({"cores", "memory_bandwidth"}));
-  return {
+  refuse_unknown_keys(
+      host, std::to_array<std::string>({"cores", "memory_bandwidth", "cache", "cache_bandwidth"}));
+  HostSpec spec = {
       .cores = read_integer(host, "cores", 1, kMaxDevices),
       .memory_bandwidth = read_quantity(host, "memory_bandwidth", kBytesPerSecond, "46.7 GB/s")};
+  if (has(host, "cache") || has(host, "cache_bandwidth")) {
+    spec.cache_bytes = read_quantity(host, "cache", kBytes, "32 MB");
+    spec.cache_bandwidth = read_quantity(host, "cache_bandwidth", kBytesPerSecond, "150 GB/s");
+  }
+  return spec;
 }
 
 double read_spread(const TomlSection& file) {
@@ -141,10 +147,16 @@ double read_price(const TomlSection& file) {
 }
 
 std::string host_text(const HostSpec& host) {
+  const std::string cache = host.cache_bytes == 0.0
+                                ? ""
+                                : format("cache = {}\ncache_bandwidth = {}\n",
+                                         toml_quantity(host.cache_bytes, kBytes),
+                                         toml_quantity(host.cache_bandwidth, kBytesPerSecond));
   return host.cores == 0 ? ""
-                         : format("\n[host]\ncores = {}\nmemory_bandwidth = {}\n",
+                         : format("\n[host]\ncores = {}\nmemory_bandwidth = {}\n{}",
                                   host.cores,
-                                  toml_quantity(host.memory_bandwidth, kBytesPerSecond));
+                                  toml_quantity(host.memory_bandwidth, kBytesPerSecond),
+                                  cache);
 }
 
 std::string read_source(const TomlSection& file, const DeviceSpec& device) {

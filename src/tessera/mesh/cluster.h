@@ -30,6 +30,8 @@ struct Level {
 struct HostSpec {
   std::int64_t cores = 0;
   double memory_bandwidth = 0.0;  // bytes/s
+  double cache_bytes = 0.0;       // of the last cache, of all cores
+  double cache_bandwidth = 0.0;   // bytes/s of all cores from it
 
   friend bool operator==(const HostSpec&, const HostSpec&) = default;
 };

@@ -126,12 +126,25 @@ DeviceCurve::Attention read_attention(const TomlSection& curve) {
               {.least = 0.0, .most = kMaxElements, .expected = "a number from 0 to 1000000"})};
 }
 
+double read_vector(const TomlSection& curve, const PeakFlops& peaks) {
+  if (peaks.f32 == 0.0) {
+    refuse(
+        curve, "vector", require(curve, "vector", ""), "none, since device.peak.f32 is not known");
+  }
+  return read_share(curve, "vector");
+}
+
 DeviceCurve read_curve(const TomlSection& device, const DeviceSpec& spec) {
   const TomlSection curve = require_table(device, "curve", "a section [device.curve]");
-  refuse_unknown_keys(
-      curve,
-      std::to_array<std::string>(
-          {"matmul", "k_half", "tile_half", "stream", "kernel", "attention", "comm_share"}));
+  refuse_unknown_keys(curve,
+                      std::to_array<std::string>({"matmul",
+                                                  "k_half",
+                                                  "tile_half",
+                                                  "stream",
+                                                  "kernel",
+                                                  "attention",
+                                                  "vector",
+                                                  "comm_share"}));
   if (spec.memory_bandwidth == 0.0) {
     refuse(device,
            "curve",
@@ -146,6 +159,7 @@ DeviceCurve read_curve(const TomlSection& device, const DeviceSpec& spec) {
           .stream = read_share(curve, "stream"),
           .kernel = read_quantity(curve, "kernel", kTimeUnit, "3 us"),
           .attention = read_attention(curve),
+          .vector = has(curve, "vector") ? read_vector(curve, spec.peak_flops) : 0.0,
           .comm_share = read_number(
               curve,
               "comm_share",
@@ -172,6 +186,7 @@ std::string curve_text(const DeviceCurve& curve) {
       "stream = {}\n"
       "kernel = {}\n"
       "attention = {{ forward = {}, backward = {}, half = {} }}\n"
+      "{}"
       "comm_share = {}\n",
       shares_text(curve.matmul),
       toml_number(curve.k_half),
@@ -181,6 +196,7 @@ std::string curve_text(const DeviceCurve& curve) {
       toml_number(curve.attention.forward),
       toml_number(curve.attention.backward),
       toml_number(curve.attention.half),
+      curve.vector > 0.0 ? format("vector = {}\n", toml_number(curve.vector)) : "",
       toml_number(curve.comm_share));
 }
 

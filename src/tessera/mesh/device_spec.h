@@ -36,6 +36,8 @@ struct DeviceCurve {
   double stream = 0.0;     // share of the memory bandwidth
   double kernel = 0.0;     // seconds that a kernel takes beside its work
   Attention attention = {};
+  double vector = 0.0;  // share of the f32 peak at which what is no product computes; 0: it takes
+                        // no time beside its bytes
   double comm_share = 0.0;  // of the device, which a library's collective takes meanwhile
 
   friend bool operator==(const DeviceCurve&, const DeviceCurve&) = default;
@@ -67,6 +69,11 @@ struct DeviceSpec {
   std::vector<Tile> tiles = {};           // elements of those there are kernels for
   double host_link = 0.0;                 // bytes/s to the host's memory, in each direction
   std::optional<DeviceCurve> curve = {};  // none: what is said of times are estimates
+
+  // Of cores of a host, which no [device] says but [host] (device_of() in
+  // simulate/timed_program.h).
+  bool is_cores = false;         // what is no product computes in f32 whatever its dtype
+  double cache_bandwidth = 0.0;  // bytes/s of what lies in the cache; 0: as of the memory's
 
   friend bool operator==(const DeviceSpec&, const DeviceSpec&) = default;
 };

@@ -53,6 +53,21 @@ constexpr std::array<Part, 3> kParts = {
 
 }  // namespace
 
+std::int64_t machine_cache_bytes() {
+  const Topology topology = load_topology();
+  for (const hwloc_obj_type_t type : {HWLOC_OBJ_L3CACHE, HWLOC_OBJ_L2CACHE}) {
+    std::int64_t bytes = 0;
+    for (hwloc_obj_t cache = nullptr;
+         (cache = hwloc_get_next_obj_by_type(topology.get(), type, cache)) != nullptr;) {
+      bytes += static_cast<std::int64_t>(cache->attr->cache.size);
+    }
+    if (bytes > 0) {
+      return bytes;
+    }
+  }
+  return 0;
+}
+
 Cluster machine_cluster() {
   const Topology topology = load_topology();
   const hwloc_obj_t root = hwloc_get_root_obj(topology.get());

@@ -10,4 +10,8 @@ namespace tessera {
 // Errors: kDeviceError where the machine cannot be looked at.
 Cluster machine_cluster();
 
+// Bytes of this machine's last caches together, as hwloc sees them; 0 where it sees none. Errors:
+// those of machine_cluster().
+std::int64_t machine_cache_bytes();
+
 }  // namespace tessera

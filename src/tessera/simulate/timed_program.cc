@@ -11,6 +11,7 @@
 #include "tessera/ops/op.h"
 #include "tessera/program/collective_calls.h"
 #include "tessera/program/operand_types.h"
+#include "tessera/simulate/cache_hits.h"
 
 namespace tessera {
 namespace {
@@ -43,9 +44,18 @@ class Timing {
   TimedProgram run(std::int64_t threads) {
     const DeviceTime compute(device_of(cluster_, threads), cluster_.source);
     const DeviceTime beside(device_of(cluster_, 1), cluster_.source);
+    const HostSpec& host = cluster_.host;
+    const std::vector<double> cached =
+        host.cores == 0
+            ? std::vector<double>()
+            : cached_shares(*timed_.program,
+                            timed_.order,
+                            host.cache_bytes * static_cast<double>(std::min(threads, host.cores)) /
+                                static_cast<double>(host.cores));
     for (const Segment& segment : timed_.program->segments) {
       for (std::size_t i = 0; i < segment.instructions.size(); ++i) {
         timed_.first_piece.push_back(num_pieces());
+        cached_ = cached.empty() ? 0.0 : cached[timed_.first_piece.size() - 1];
         device_ = segment.instructions[i].stream == StreamId{0} ? &compute : &beside;
         with_context(
             [&] {
@@ -93,7 +103,7 @@ class Timing {
   }
 
   void add_kernel(const Work& work) {
-    const double seconds = device_->seconds(work);
+    const double seconds = device_->seconds(work, cached_);
     const Ticks ticks = to_ticks(seconds);
     if (ticks == 0) {
       return;
@@ -111,7 +121,7 @@ class Timing {
                              .compute = computes ? Piece::kWhole : 0,
                              .memory = work.kind == WorkKind::kGather
                                            ? Piece::kWhole
-                                           : share(device_->memory_seconds(work))});
+                                           : share(device_->uncached_seconds(work, cached_))});
   }
 
   // By leg of all uses of an instruction.
@@ -198,6 +208,7 @@ class Timing {
   const Cluster& cluster_;
   CollectiveStyle style_;
   const DeviceTime* device_ = nullptr;       // of the instruction
+  double cached_ = 0.0;                      // share of its bytes
   std::map<std::string, std::size_t> axes_;  // of the mesh, by name
   TimedProgram timed_;
 };
@@ -214,6 +225,9 @@ DeviceSpec device_of(const Cluster& cluster, std::int64_t threads) {
     device.memory_bandwidth *= cores;
     device.memory_bandwidth =
         most > 0.0 ? std::min(device.memory_bandwidth, most) : device.memory_bandwidth;
+    device.is_cores = true;
+    device.cache_bandwidth =
+        cluster.host.cache_bandwidth * cores / static_cast<double>(cluster.host.cores);
   }
   return device;
 }

@@ -59,9 +59,10 @@ struct TimedProgram {
 DeviceSpec device_of(const Cluster& cluster, std::int64_t threads);
 
 // Borrows the program for its life. Where ranks share a host's cores, the device is one of them, of
-// which stream 0 has `threads`. Levels of unknown bandwidth take no time but their latency.
-// Errors: kInvalidConfig where the cluster does not say what its device needs (DeviceTime);
-// kInvalidArgument where the program talks along axes that are not the mesh's.
+// which stream 0 has `threads`, and a rank has as large a part of the cache. Levels of unknown
+// bandwidth take no time but their latency. Errors: kInvalidConfig where the cluster does not say
+// what its device needs (DeviceTime); kInvalidArgument where the program talks along axes that are
+// not the mesh's.
 TimedProgram time_program(const Program& program,
                           const Mesh& mesh,
                           const Cluster& cluster,

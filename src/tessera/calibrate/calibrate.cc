@@ -1,0 +1,267 @@
+#include "tessera/calibrate/calibrate.h"
+
+#include <algorithm>
+#include <array>
+#include <chrono>
+#include <cstddef>
+#include <memory>
+#include <span>
+#include <utility>
+#include <vector>
+
+#include "tessera/backend/cpu/cpu_backend.h"
+#include "tessera/base/error.h"
+#include "tessera/mesh/machine_cluster.h"
+#include "tessera/ops/elementwise/elementwise.h"
+#include "tessera/runtime/launcher.h"
+#include "tessera/runtime/op_runs.h"
+
+namespace tessera {
+namespace {
+
+constexpr double kMostSpread = 0.05;
+constexpr double kMostError = 0.30;      // of a family's kernels, in the mean
+constexpr double kSecondsOfCase = 0.02;  // of a round
+constexpr int kLeastRuns = 3;
+constexpr std::int64_t kBeyondCaches = std::int64_t{1} << 28U;  // bytes, where none is known
+
+double middle(std::vector<double> values) {
+  std::ranges::sort(values);
+  return values[values.size() / 2];
+}
+
+// Of the middle half.
+double spread_of(std::vector<double> values) {
+  std::ranges::sort(values);
+  const std::size_t quarter = values.size() / 4;
+  return (values[values.size() - 1 - quarter] - values[quarter]) / values[values.size() / 2];
+}
+
+// The median of what some calls take.
+double median_seconds(const std::function<double()>& run) {
+  std::vector<double> seconds;
+  for (double spent = 0.0; spent < kSecondsOfCase || seconds.size() < kLeastRuns;) {
+    seconds.push_back(run());
+    spent += seconds.back();
+  }
+  return middle(std::move(seconds));
+}
+
+// Of a sum whose three tensors have so many bytes in all.
+double stream_bandwidth(int threads, std::int64_t bytes) {
+  const std::int64_t elements = bytes / 3 / static_cast<std::int64_t>(sizeof(float));
+  const std::unique_ptr<Backend> backend = make_cpu_backend(threads);
+  const TensorType type = {.dtype = DType::kF32, .dims = {{.name = "i", .bound = elements}}};
+  OpRuns sum(*backend, make_op(AddAttrs{}), {type, type});
+  sum.run();
+  return static_cast<double>(bytes) / median_seconds([&] { return sum.run(); });
+}
+
+// Seconds of each size's all-gather and reduce-scatter of all ranks, by round.
+class TimedCollectives {
+ public:
+  TimedCollectives(std::int64_t ranks, std::int64_t rounds) : ranks_(ranks), rounds_(rounds) {}
+
+  std::vector<MeasuredLeg> run() {
+    for (const CollectiveKind kind : {CollectiveKind::kAllGather, CollectiveKind::kReduceScatter}) {
+      for (const std::int64_t bytes : kBytes) {
+        const auto whole = static_cast<double>(bytes);
+        const auto ranks = static_cast<double>(ranks_);
+        legs_.push_back({.work = {.axis = "",
+                                  .kind = kind,
+                                  .ranks = ranks_,
+                                  .bytes = whole,
+                                  .sent = whole * (ranks - 1.0) / ranks}});
+      }
+    }
+    seconds_.resize(legs_.size());
+    launch_ranks(ranks_, {}, [&](World& world) { run_as(world); });
+    for (std::size_t i = 0; i < legs_.size(); ++i) {
+      legs_[i].seconds = middle(seconds_[i]);
+    }
+    return std::move(legs_);
+  }
+
+ private:
+  static constexpr std::array<std::int64_t, 5> kBytes = {
+      1 << 14, 1 << 17, 1 << 20, 1 << 22, 1 << 24};
+
+  // Every rank runs as many: how often follows from the bytes.
+  void run_as(World& world) {
+    std::vector<std::int64_t> all_ranks;
+    for (std::int64_t rank = 0; rank < ranks_; ++rank) {
+      all_ranks.push_back(rank);
+    }
+    const std::unique_ptr<Communicator> group = world.group(all_ranks);
+    const auto most = static_cast<std::size_t>(kBytes.back());
+    std::vector<float> all(most / sizeof(float), 1.0F);
+    std::vector<float> part(most / sizeof(float) / static_cast<std::size_t>(ranks_) + 1, 1.0F);
+    for (std::int64_t round = 0; round < rounds_; ++round) {
+      for (std::size_t i = 0; i < legs_.size(); ++i) {
+        const std::int64_t times = std::clamp<std::int64_t>(
+            kBytes.back() / static_cast<std::int64_t>(legs_[i].work.bytes), kLeastRuns, 200);
+        group->barrier();
+        const auto start = std::chrono::steady_clock::now();
+        for (std::int64_t time = 0; time < times; ++time) {
+          run_one(*group, legs_[i].work, all, part);
+        }
+        const std::chrono::duration<double> taken = std::chrono::steady_clock::now() - start;
+        if (world.rank() == 0) {
+          seconds_[i].push_back(taken.count() / static_cast<double>(times));
+        }
+      }
+    }
+  }
+
+  void run_one(Communicator& group,
+               const LegWork& work,
+               std::vector<float>& all,
+               std::vector<float>& part) const {
+    const auto elements = static_cast<std::int64_t>(work.bytes / sizeof(float)) / ranks_;
+    const auto bytes = static_cast<std::size_t>(elements) * sizeof(float);
+    const std::span<std::byte> whole =
+        std::as_writable_bytes(std::span(all)).first(bytes * static_cast<std::size_t>(ranks_));
+    const std::span<std::byte> own = std::as_writable_bytes(std::span(part)).first(bytes);
+    if (work.kind == CollectiveKind::kAllGather) {
+      group.all_gather(own, whole, bytes);
+    } else {
+      group.reduce_scatter(Fold::kSum,
+                           {.data = whole.data(), .count = elements * ranks_},
+                           {.data = own.data(), .count = elements},
+                           elements);
+    }
+  }
+
+  std::int64_t ranks_;
+  std::int64_t rounds_;
+  std::vector<MeasuredLeg> legs_;
+  std::vector<std::vector<double>> seconds_;  // by leg and round
+};
+
+double bytes_of(const MachineKernel& kernel) {
+  double sum = 0.0;
+  for (const TensorTypes& types : {kernel.operands, infer(*kernel.op, kernel.operands)}) {
+    for (const TensorType& type : types) {
+      sum += static_cast<double>(type.num_bytes());
+    }
+  }
+  return sum;
+}
+
+void say(const CalibrateOptions& options, std::string_view line) {
+  if (options.progress) {
+    options.progress(line);
+  }
+}
+
+// Of all kernels, whose rounds take turns; and how far these lie apart.
+double measure_kernels(const CalibrateOptions& options, std::vector<MeasuredKernel>& measured) {
+  const std::unique_ptr<Backend> backend = make_cpu_backend(static_cast<int>(options.cores));
+  std::vector<MachineKernel> kernels;
+  for (const DType dtype : {DType::kF32, DType::kBF16}) {
+    for (MachineKernel& kernel : machine_kernels(dtype)) {
+      measured.push_back({.family = kernel.family,
+                          .dtype = dtype,
+                          .what = kernel.what,
+                          .works = work(*kernel.op, kernel.operands),
+                          .bytes = bytes_of(kernel)});
+      kernels.push_back(std::move(kernel));
+    }
+  }
+  std::vector<std::vector<double>> seconds(kernels.size());
+  for (std::int64_t round = 0; round < options.rounds; ++round) {
+    say(options, format("round {} of {}: {} kernels", round + 1, options.rounds, kernels.size()));
+    for (std::size_t i = 0; i < kernels.size(); ++i) {
+      OpRuns runs(*backend, kernels[i].op, kernels[i].operands);
+      runs.run();  // what it does once
+      seconds[i].push_back(median_seconds([&] { return runs.run(); }));
+    }
+  }
+  double spread = 0.0;
+  for (std::size_t i = 0; i < kernels.size(); ++i) {
+    measured[i].seconds = middle(seconds[i]);
+    spread += spread_of(seconds[i]) / static_cast<double>(kernels.size());
+  }
+  return spread;
+}
+
+std::string percent(double share) {
+  return format("{:.1f} %", share * 100.0);
+}
+
+}  // namespace
+
+Calibration calibrate(const Cluster& machine, const CalibrateOptions& options) {
+  TESSERA_REQUIRE(options.cores >= 1 && options.ranks >= 1 && options.rounds >= 1,
+                  ErrorCode::kInvalidArgument,
+                  "{} cores, {} ranks, {} rounds: expected at least 1 of each",
+                  options.cores,
+                  options.ranks,
+                  options.rounds);
+  MachineMeasures measures = {.cores = options.cores};
+  say(options, "memory");
+  const auto threads = static_cast<int>(options.cores);
+  const std::int64_t cache = machine_cache_bytes();
+  const std::int64_t beyond = std::max(8 * cache, kBeyondCaches);
+  measures.core_bandwidth = stream_bandwidth(1, beyond);
+  measures.host_bandwidth = std::max(measures.core_bandwidth, stream_bandwidth(threads, beyond));
+  if (cache > 0) {
+    measures.cache_bytes = static_cast<double>(cache);
+    measures.cache_bandwidth =
+        std::max(measures.host_bandwidth, stream_bandwidth(threads, cache / 4));
+  }
+  const double spread = measure_kernels(options, measures.kernels);
+  if (options.ranks > 1) {
+    say(options, format("collectives of {} ranks", options.ranks));
+    measures.legs = TimedCollectives(options.ranks, options.rounds).run();
+  }
+  Calibration calibration = {
+      .machine = fit_machine(machine, measures), .spread = spread, .rounds = options.rounds};
+  Cluster& cluster = calibration.machine.cluster;
+  cluster.curve_source = "tessera bench calibrate:";
+  for (const Residual& residual : calibration.machine.residuals) {
+    cluster.curve_source += format("{} {} {} (largest {})",
+                                   &residual == calibration.machine.residuals.data() ? "" : ",",
+                                   residual.of,
+                                   percent(residual.errors.mean),
+                                   percent(residual.errors.largest));
+  }
+  return calibration;
+}
+
+std::string calibration_text(const Calibration& calibration) {
+  std::string text = format("{:<20} {:>6}  {:>6}  {:>7}\n", "", "points", "error", "largest");
+  for (const Residual& residual : calibration.machine.residuals) {
+    text += format("{:<20} {:>6}  {:>6}  {:>7}{}\n",
+                   residual.of,
+                   residual.num,
+                   percent(residual.errors.mean),
+                   percent(residual.errors.largest),
+                   residual.worst.empty() ? "" : "  " + residual.worst);
+  }
+  return text + format("spread of {} rounds {} (at most {})\n",
+                       calibration.rounds,
+                       percent(calibration.spread),
+                       percent(kMostSpread));
+}
+
+void require_good(const Calibration& calibration) {
+  TESSERA_REQUIRE(calibration.spread <= kMostSpread,
+                  ErrorCode::kDeviceError,
+                  "the machine is too busy to be measured: kernels' times differ by {} from round "
+                  "to round, expected at most {}; end what else runs here, or take a quieter hour",
+                  percent(calibration.spread),
+                  percent(kMostSpread));
+  for (const Residual& residual : calibration.machine.residuals) {
+    TESSERA_REQUIRE(residual.errors.mean <= kMostError || residual.worst.empty(),
+                    ErrorCode::kDeviceError,
+                    "{}: the fitted curve is {} off in the mean, expected at most {}; most of all "
+                    "for: {}",
+                    residual.of,
+                    percent(residual.errors.mean),
+                    percent(kMostError),
+                    residual.worst);
+  }
+}
+
+}  // namespace tessera

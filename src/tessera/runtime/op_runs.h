@@ -1,0 +1,38 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "tessera/backend/backend.h"
+#include "tessera/ir/op.h"
+#include "tessera/ir/tensor_type.h"
+#include "tessera/ir/view.h"
+
+namespace tessera {
+
+// One op on tensors of its own without gaps, as often as wanted: for those who measure. At first
+// floating elements are normal variates, others 0.
+class OpRuns {
+ public:
+  // Borrows the backend. Errors: kOutOfMemory.
+  OpRuns(Backend& backend, OpRef op, const TensorTypes& operands);
+
+  // Seconds of one run from its begin to its end.
+  double run();
+
+ private:
+  View tensor(const TensorType& type);
+  std::byte* allocate(std::int64_t bytes);
+
+  Backend& backend_;
+  OpRef op_;
+  std::vector<std::unique_ptr<Arena>> memory_;
+  std::vector<View> operands_;
+  std::vector<View> results_;
+  std::span<std::byte> workspace_;
+};
+
+}  // namespace tessera
