@@ -4,6 +4,7 @@
 #include <nlohmann/json.hpp>
 
 #include "tessera/base/format.h"
+#include "tessera/simulate/chrome_form.h"
 #include "tessera/simulate/trace.h"
 
 namespace tessera {
@@ -38,14 +39,14 @@ class ChromeWriter {
   }
 
   std::string write() {
-    text_ = "{\"displayTimeUnit\":\"ms\",\"traceEvents\":[\n";
+    text_ = format("{}\n", kTraceHead);
     for (std::size_t process = 0; process < trace_.processes.size(); ++process) {
       write_process(process);
     }
     if (text_.ends_with(",\n")) {
       text_.erase(text_.size() - 2, 1);
     }
-    return std::move(text_) + "]}\n";
+    return std::move(text_) + format("{}\n", kTraceTail);
   }
 
  private:
@@ -111,7 +112,8 @@ class ChromeWriter {
     const TracePlace& place = trace_.place(trace_.processes[process], span);
     text_ += format(
         "{{\"ph\":\"X\",\"pid\":{},\"tid\":{},\"ts\":{},\"dur\":{},\"name\":{},\"cat\":\"{}\","
-        "\"args\":{{\"place\":{},\"segment\":{},\"call\":{},\"microbatch\":{},\"instruction\":{}{}"
+        "\"args\":{{\"place\":{},\"action\":\"{}\",\"segment\":{},\"call\":{},\"microbatch\":{},"
+        "\"instruction\":{}{}"
         "}}}},\n",
         process,
         thread,
@@ -120,6 +122,7 @@ class ChromeWriter {
         names_[place.op],
         name(span.kind),
         json_text(place_text(trace_, place)),
+        name(place.action),
         names_[place.segment],
         place.call,
         place.microbatch,

@@ -6,6 +6,7 @@
 #include <map>
 #include <memory>
 #include <numeric>
+#include <string>
 #include <tuple>
 #include <vector>
 
@@ -14,6 +15,7 @@
 #include "tessera/base/random.h"
 #include "tessera/mesh/random_mesh.h"
 #include "tessera/simulate/attribution.h"
+#include "tessera/simulate/read_trace.h"
 #include "tessera/simulate/simulate.h"
 #include "tessera/simulate/test_steps.h"
 #include "tessera/simulate/trace.h"
@@ -353,6 +355,10 @@ TEST(RandomSimulation, IsInItsTrace) {
       }
     }
     expect_arrows(step, timeline, trace);
+    if (seed % 8 == 0) {
+      const std::string text = chrome_json(trace);
+      EXPECT_EQ(chrome_json(parse_trace(text, "step.json")), text);
+    }
     num_arrows += trace.arrows.size();
   }
   EXPECT_GT(num_arrows, kSeeds);

@@ -244,6 +244,7 @@ StepTrace trace_of(const RankPrograms& ranks, const StepTimeline& timeline) {
     TraceProcess& process = trace.processes.emplace_back(TraceProcess{
         .name = name_of_ranks(own.first_rank, own.num_ranks),
         .first_rank = own.first_rank,
+        .num_ranks = own.num_ranks,
         .program = own.program,
         .threads = threads_of(program, own, kinds[own.program]),
         .counters = memory_counters(*program.program, program.order, own.begin, own.end)});

@@ -79,6 +79,7 @@ struct TraceCounter {
 struct TraceProcess {
   std::string name;  // "rank 0", "rank 0 x1024"
   std::size_t first_rank = 0;
+  std::size_t num_ranks = 1;
   std::size_t program = 0;             // into StepTrace::places
   std::vector<TraceThread> threads;    // by stream
   std::vector<TraceCounter> counters;  // memory first

@@ -229,6 +229,7 @@ TEST(ChromeJson, SaysWhatTheTraceDoes) {
                   {"cat", "streaming"},
                   {"args",
                    {{"place", "segment forward, microbatch 0, instruction 1: gelu"},
+                    {"action", "forward"},
                     {"segment", "forward"},
                     {"call", 0},
                     {"microbatch", 0},
