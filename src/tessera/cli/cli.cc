@@ -66,6 +66,11 @@ void add_explain(CLI::App& app) {
                    "pipeline.schedule takes");
   command.add_option("--gantt", options->gantt, "Draw the pipeline's schedule into this SVG image")
       ->type_name("FILE.svg");
+  command
+      .add_option("--memory-picture",
+                  options->memory,
+                  "Draw what lies where in a rank's memory over its step into this SVG image")
+      ->type_name("FILE.svg");
   command.add_flag("--plan", options->plan, "Print all that decides the programs");
   command.add_flag("--program", options->program, "Print the program of a rank's step");
   command.add_flag("--json",

@@ -1,5 +1,6 @@
 #include "tessera/cli/commands.h"
 
+#include <algorithm>
 #include <csignal>
 #include <cstddef>
 #include <cstdio>
@@ -32,6 +33,7 @@
 #include "tessera/resolve/start_checks.h"
 #include "tessera/resolve/weights_defaults.h"
 #include "tessera/resolve/weights_section.h"
+#include "tessera/simulate/memory_picture.h"
 #include "tessera/train/trainer.h"
 
 namespace tessera {
@@ -120,6 +122,21 @@ bool write_schedule(const Explanation& facts, const ExplainOptions& options) {
   return writes_table || !options.gantt.empty();
 }
 
+// Of the pipeline rank that needs most, where that is asked for. Whether it is.
+bool write_memory_picture(const Explanation& facts, const std::string& file) {
+  if (file.empty()) {
+    return false;
+  }
+  TESSERA_REQUIRE(file.ends_with(".svg"),
+                  ErrorCode::kInvalidConfig,
+                  "--memory-picture={}: expected a name that ends in .svg: the drawing is one",
+                  file);
+  const auto most = std::ranges::max_element(
+      facts.programs, {}, [](const Programs& own) { return own.step.arena_bytes; });
+  write_file_atomic(file, draw_memory(most->step));
+  return true;
+}
+
 // The step whose state the run leaves behind: later ones changed nothing.
 std::int64_t saved_step(const TrainResult& result) {
   const auto step = result.checkpoint ? checkpoint_step(*result.checkpoint) : std::nullopt;
@@ -177,7 +194,8 @@ void explain_command(const RunConfig& config, const ExplainOptions& options) {
       !weights.empty() && std::filesystem::exists(weights)) {
     require_same_model(facts.config, weights_section(weights));
   }
-  const bool writes = write_schedule(facts, options);
+  const bool writes_schedule = write_schedule(facts, options);
+  const bool writes = write_memory_picture(facts, options.memory) || writes_schedule;
   if (options.json) {
     print(explanation_json(facts, options.program));
     return;

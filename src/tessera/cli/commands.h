@@ -25,6 +25,7 @@ struct ExplainOptions {
   bool json = false;          // one object in place of text
   std::string schedule = {};  // of a pipeline: "-" draws it, else a file that gets it as a table
   std::string gantt = {};     // a file that gets it as an SVG image
+  std::string memory = {};    // a file that gets the arena as an SVG image
   std::string target = {};    // as explain() takes it
 };
 

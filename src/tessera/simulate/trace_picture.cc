@@ -10,46 +10,30 @@
 
 #include "tessera/base/format.h"
 #include "tessera/base/svg.h"
-#include "tessera/base/text.h"
 #include "tessera/base/units.h"
+#include "tessera/simulate/picture_rows.h"
 
 namespace tessera {
 namespace {
 
-constexpr std::size_t kMostBytes = 200'000;
 constexpr std::size_t kMostRows = 160;
 constexpr std::size_t kLongestName = 32;  // characters
 
 // Of the image, in its own units.
-constexpr std::size_t kNameWidth = 190;
-constexpr std::size_t kChartWidth = 1200;
 constexpr std::size_t kHeadHeight = 40;
-constexpr std::size_t kStripHeight = 12;
 constexpr std::size_t kRowHeight = 20;
 constexpr std::size_t kBarHeight = 16;
 constexpr std::size_t kMemoryHeight = 120;
 
-struct Look {
-  std::string_view name;
-  std::string_view colour;
-};
-
 constexpr std::size_t kWaits = 5;
 
 // Of what streams do.
-constexpr std::array kLooks = {Look{"products", "#2f6fb5"},
-                               Look{"attention", "#7a4fb0"},
-                               Look{"streaming", "#8a8f98"},
-                               Look{"collectives", "#c2571a"},
-                               Look{"transfers", "#b9770e"},
-                               Look{"waiting", "url(#waiting)"}};
-
-// Of actions, in their order.
-constexpr std::array kActionLooks = {Look{"start", "#6b7280"},
-                                     Look{"forward", kForwardColour},
-                                     Look{"backward", kBackwardColour},
-                                     Look{"weight gradients", kWeightGradientColour},
-                                     Look{"update", "#6b7280"}};
+constexpr std::array kLooks = {PictureLook{"products", "#2f6fb5"},
+                               PictureLook{"attention", "#7a4fb0"},
+                               PictureLook{"streaming", "#8a8f98"},
+                               PictureLook{"collectives", "#c2571a"},
+                               PictureLook{"transfers", "#b9770e"},
+                               PictureLook{"waiting", "url(#waiting)"}};
 
 std::size_t look_of(const TraceSpan& span) {
   if (span.part == SpanKind::kAway) {
@@ -72,89 +56,8 @@ std::size_t look_of(const TraceSpan& span) {
   return kWaits;
 }
 
-// Where time lies in the chart: a pixel is `width` wide, of which as many as fit are beside others.
-struct Scale {
-  Ticks step = 0;
-  std::size_t width = 1;
-
-  std::size_t num_pixels() const { return kChartWidth / width; }
-
-  double pixel_of(Ticks at) const {
-    return step == 0 ? 0.0
-                     : static_cast<double>(at) / static_cast<double>(step) *
-                           static_cast<double>(num_pixels());
-  }
-
-  double x_of(Ticks at) const { return pixel_of(at) * static_cast<double>(width); }
-};
-
-// A row of pixels, each of which looks like what most of its time goes by with.
-class PixelRow {
- public:
-  explicit PixelRow(const Scale& scale) : scale_(scale), shares_(scale.num_pixels()) {}
-
-  void add(std::size_t look, Ticks begin, Ticks end) {
-    const double last = std::min(scale_.pixel_of(end), static_cast<double>(shares_.size()));
-    double at = scale_.pixel_of(begin);
-    while (at < last) {
-      const double pixel = std::floor(at);
-      const double next = std::min(last, pixel + 1.0);
-      shares_[static_cast<std::size_t>(pixel)].at(look) += next - at;
-      at = next;
-    }
-  }
-
-  // A path for each look that there is.
-  std::string draw(std::span<const Look> looks, std::size_t height) const {
-    std::vector<std::string> paths(looks.size());
-    for (std::size_t begin = 0; begin < shares_.size();) {
-      const std::size_t look = look_of_pixel(begin);
-      std::size_t end = begin + 1;
-      while (end < shares_.size() && look_of_pixel(end) == look) {
-        ++end;
-      }
-      if (look < looks.size()) {
-        const std::size_t width = (end - begin) * scale_.width;
-        paths[look] += format("M{} 0h{}v{}h-{}z", begin * scale_.width, width, height, width);
-      }
-      begin = end;
-    }
-    std::string svg;
-    for (std::size_t look = 0; look < looks.size(); ++look) {
-      if (!paths[look].empty()) {
-        svg += format("<path fill=\"{}\" d=\"{}\"/>", looks[look].colour, paths[look]);
-      }
-    }
-    return svg;
-  }
-
- private:
-  static constexpr std::size_t kMostLooks = 6;
-
-  // kMostLooks where it is idle for longer.
-  std::size_t look_of_pixel(std::size_t pixel) const {
-    const std::array<double, kMostLooks>& shares = shares_[pixel];
-    const auto most = std::ranges::max_element(shares);
-    double idle = 1.0;
-    for (const double share : shares) {
-      idle -= share;
-    }
-    return *most > idle ? static_cast<std::size_t>(most - shares.begin()) : kMostLooks;
-  }
-
-  Scale scale_;
-  std::vector<std::array<double, kMostLooks>> shares_;
-};
-
 std::string seconds_text(Ticks ticks) {
   return format("{:.4g} s", to_seconds(ticks));
-}
-
-std::string text_at(double x, double y, std::string_view text) {
-  return format("<text x=\"{:.1f}\" y=\"{:.1f}\" fill=\"currentColor\">{}</text>\n",
-                x,
-                y,
-                escape_markup(printable(text)));
 }
 
 // From an action's first span to its last one.
@@ -187,7 +90,7 @@ std::vector<ActionBlock> blocks_of(const StepTrace& trace, const TraceProcess& p
 class TracePicture {
  public:
   TracePicture(const StepTrace& trace, std::int64_t memory_limit, std::size_t pixel_width)
-      : trace_(trace), limit_(memory_limit), scale_({.step = trace.step, .width = pixel_width}) {}
+      : trace_(trace), limit_(memory_limit), scale_({.length = trace.step, .width = pixel_width}) {}
 
   std::string draw() {
     std::string body;
@@ -203,7 +106,7 @@ class TracePicture {
     }
     if (num_drawn < trace_.processes.size()) {
       y_ += kRowHeight;
-      body += text_at(
+      body += picture_text(
           0,
           static_cast<double>(y_) - 4.0,
           format("{} more kinds of ranks are not drawn", trace_.processes.size() - num_drawn));
@@ -218,14 +121,9 @@ class TracePicture {
     std::string svg =
         "<defs><pattern id=\"waiting\" width=\"6\" height=\"6\" patternUnits=\"userSpaceOnUse\">"
         "<path d=\"M0 6L6 0\" stroke=\"#8a8f98\"/></pattern></defs>\n";
-    svg += text_at(0, 11, format("step of {}", seconds_text(trace_.step)));
+    svg += picture_text(0, 11, format("step of {}", seconds_text(trace_.step)));
     auto x = static_cast<double>(kNameWidth);
-    const auto add = [&](const Look& look) {
-      svg += format(
-          "<rect x=\"{:.1f}\" y=\"2\" width=\"12\" height=\"10\" fill=\"{}\"/>", x, look.colour);
-      svg += text_at(x + 16.0, 11, look.name);
-      x += 34.0 + kDigitWidth * static_cast<double>(look.name.size());
-    };
+    const auto add = [&](const PictureLook& look) { svg += picture_key(x, look); };
     std::ranges::for_each(kLooks, add);
     add(kActionLooks[1]);
     add(kActionLooks[2]);
@@ -233,7 +131,7 @@ class TracePicture {
     constexpr Ticks kMarks = 8;
     for (Ticks mark = 0; mark < kMarks; ++mark) {
       const Ticks at = trace_.step / kMarks * mark;
-      svg += text_at(static_cast<double>(kNameWidth) + scale_.x_of(at), 30, seconds_text(at));
+      svg += picture_text(static_cast<double>(kNameWidth) + scale_.x_of(at), 30, seconds_text(at));
     }
     return svg;
   }
@@ -256,7 +154,7 @@ class TracePicture {
       }
       const std::string name =
           format("{}, {}", process.name, process.threads[thread].name).substr(0, kLongestName);
-      svg += text_at(0, static_cast<double>(y_) + 12.0, name);
+      svg += picture_text(0, static_cast<double>(y_) + 12.0, name);
       svg += group(row.draw(kLooks, kBarHeight));
       y_ += kRowHeight;
     }
@@ -339,13 +237,14 @@ class TracePicture {
     std::string curve =
         format("<path fill=\"{}\" fill-opacity=\"0.35\" d=\"{}\"/>", kActionLooks[1].colour, path);
     const auto top = static_cast<double>(y_);
-    std::string svg = text_at(0, top + 12.0, format("memory of {}", process->name));
-    svg += text_at(0, top + 28.0, format("at most {}", format_bytes(std::llround(peak(*process)))));
+    std::string svg = picture_text(0, top + 12.0, format("memory of {}", process->name));
+    svg += picture_text(
+        0, top + 28.0, format("at most {}", format_bytes(std::llround(peak(*process)))));
     if (limit_ > 0) {
       curve += format("<path stroke=\"#b3261e\" stroke-dasharray=\"6 4\" d=\"M0 {0:.1f}H{1}\"/>",
                       height_of(limit),
                       kChartWidth);
-      svg += text_at(0, top + 44.0, format("limit {}", format_bytes(limit_)));
+      svg += picture_text(0, top + 44.0, format("limit {}", format_bytes(limit_)));
     }
     svg += group(curve);
     y_ += kMemoryHeight + 4;
@@ -354,7 +253,7 @@ class TracePicture {
 
   const StepTrace& trace_;
   std::int64_t limit_;
-  Scale scale_;
+  PictureScale scale_;
   std::size_t y_ = kHeadHeight;  // where the next row begins
 };
 
@@ -364,7 +263,7 @@ std::string draw_trace(const StepTrace& trace, std::int64_t memory_limit) {
   std::string svg;
   for (const std::size_t width : {1, 2, 4, 8, 12, 20, 40, 100}) {
     svg = TracePicture(trace, memory_limit, width).draw();
-    if (svg.size() <= kMostBytes) {
+    if (svg.size() <= kMostPictureBytes) {
       break;
     }
   }
