@@ -107,6 +107,10 @@ SimulatedRun simulated_programs(const RunArguments& arguments, const SimulateOpt
   }
   std::vector<Program> programs;
   for (const std::filesystem::path& file : options.programs) {
+    TESSERA_REQUIRE(std::filesystem::exists(file),
+                    ErrorCode::kInvalidConfig,
+                    "--program={} does not exist, expected what tessera explain --program prints",
+                    file.string());
     programs.push_back(with_context([&] { return file.string(); },
                                     [&] { return parse_program(read_file(file)); }));
   }

@@ -9,6 +9,7 @@ namespace tessera {
 // Each adds one subcommand, which runs while the command line is parsed.
 void add_bench(CLI::App& app);
 void add_checkpoint(CLI::App& app);
+void add_compare(CLI::App& app);
 void add_data(CLI::App& app);
 void add_eval(CLI::App& app);
 void add_generate(CLI::App& app);

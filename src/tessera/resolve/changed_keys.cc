@@ -4,6 +4,7 @@
 #include <array>
 #include <optional>
 #include <string_view>
+#include <utility>
 
 #include "tessera/base/format.h"
 #include "tessera/config/fit_schedule.h"
@@ -105,26 +106,39 @@ std::string text_of(const ConfigKey& key, const RunConfig& config) {
 
 // The keys that differ and matter, with both values.
 template <class Matters>
-std::vector<std::string> changed(const RunConfig& before,
-                                 const RunConfig& now,
-                                 const Matters& matters) {
-  std::vector<std::string> keys;
+std::vector<ChangedKey> changed(const RunConfig& before,
+                                const RunConfig& now,
+                                const Matters& matters) {
+  std::vector<ChangedKey> keys;
   for (const ConfigSection& section : schema()) {
     for (const ConfigKey& key : section.keys) {
-      const std::string name = format("{}.{}", section.name, key.name);
+      std::string name = format("{}.{}", section.name, key.name);
       if (matters(section.name, name) && key.get(before) != key.get(now)) {
-        keys.push_back(format("{} ({}, now {})", name, text_of(key, before), text_of(key, now)));
+        keys.push_back(
+            {.key = std::move(name), .before = text_of(key, before), .now = text_of(key, now)});
       }
     }
   }
   return keys;
 }
 
+std::vector<std::string> as_texts(const std::vector<ChangedKey>& keys) {
+  std::vector<std::string> texts;
+  for (const ChangedKey& key : keys) {
+    texts.push_back(format("{} ({}, now {})", key.key, key.before, key.now));
+  }
+  return texts;
+}
+
 }  // namespace
 
-std::vector<std::string> all_changed_keys(const RunConfig& before, const RunConfig& now) {
+std::vector<ChangedKey> differing_keys(const RunConfig& before, const RunConfig& now) {
   return changed(
       before, now, [](std::string_view /*section*/, std::string_view /*key*/) { return true; });
+}
+
+std::vector<std::string> all_changed_keys(const RunConfig& before, const RunConfig& now) {
+  return as_texts(differing_keys(before, now));
 }
 
 std::vector<std::string> changed_keys(const RunConfig& before,
@@ -132,14 +146,14 @@ std::vector<std::string> changed_keys(const RunConfig& before,
                                       std::int64_t step) {
   const bool same_sums = state_has_same_sums(before, now);
   const bool same_rates = have_same_rates(before, now, step);
-  return changed(before, now, [&](std::string_view section, std::string_view key) {
+  return as_texts(changed(before, now, [&](std::string_view section, std::string_view key) {
     const bool has_no_part = (section == "state" && same_sums) ||
                              (key == "schedule.warmup" && is_usual_warmup(before, now)) ||
                              (key == "schedule.decay_ratio" && is_usual_decay(before, now));
     const bool counts =
         std::ranges::count(kKeysOfBits, section) + std::ranges::count(kKeysOfBits, key) > 0;
     return (counts && !has_no_part) || (key == "train.steps" && !same_rates);
-  });
+  }));
 }
 
 std::string learning_rate_jump(const RunConfig& before, const RunConfig& now, std::int64_t step) {

@@ -21,7 +21,19 @@ std::vector<std::string> changed_keys(const RunConfig& before,
 // `step` different ones and there are steps to come; else "".
 std::string learning_rate_jump(const RunConfig& before, const RunConfig& now, std::int64_t step);
 
-// All keys that differ, in the same form.
+// A key with the values that two configs have, as TOML; "left out" where one has none.
+struct ChangedKey {
+  std::string key;
+  std::string before;
+  std::string now;
+
+  friend bool operator==(const ChangedKey&, const ChangedKey&) = default;
+};
+
+// All keys that differ.
+std::vector<ChangedKey> differing_keys(const RunConfig& before, const RunConfig& now);
+
+// The same, in the form of changed_keys().
 std::vector<std::string> all_changed_keys(const RunConfig& before, const RunConfig& now);
 
 }  // namespace tessera

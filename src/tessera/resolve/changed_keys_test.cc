@@ -1,5 +1,7 @@
 #include "tessera/resolve/changed_keys.h"
 
+#include <vector>
+
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -103,6 +105,20 @@ TEST(ChangedKeys, DoNotCountAPipeline) {
   EXPECT_THAT(changed_keys(before, now, 3), IsEmpty());
   now.pipeline.schedule = "own.csv";
   EXPECT_THAT(changed_keys(before, now, 3), IsEmpty());
+}
+
+// Whatever they do, by the order of the sections.
+TEST(ChangedKeys, AreAllOnRequest) {
+  RunConfig before;
+  RunConfig now = before;
+  EXPECT_THAT(differing_keys(before, now), IsEmpty());
+  now.train.steps = before.train.steps + 1;
+  now.cluster.file = "a.toml";
+  const std::vector<ChangedKey> keys = differing_keys(before, now);
+  ASSERT_EQ(keys.size(), 2U);
+  EXPECT_EQ(keys[0].key, "train.steps");
+  EXPECT_EQ(keys[1], (ChangedKey{.key = "cluster.file", .before = "\"\"", .now = "\"a.toml\""}));
+  EXPECT_THAT(all_changed_keys(before, now), testing::SizeIs(2));
 }
 
 TEST(ChangedKeys, SlicesChangeSums) {

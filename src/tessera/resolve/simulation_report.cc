@@ -93,13 +93,32 @@ std::string flops_text(const SimulationReport& report) {
   return text + ", of the model, half of causal attention";
 }
 
+// "llama3 8B".
+std::string model_name(const Explanation& facts) {
+  const ModelSection& model = facts.config.model;
+  return format("{}{}{}", model.name, model.flavor.empty() ? "" : " ", model.flavor);
+}
+
+const std::string& program_name(const SimulatedRun& run) {
+  return run.ranks().programs[0].program->name;
+}
+
 // What is simulated.
 std::string subject_text(const SimulatedRun& run) {
-  if (run.facts() == nullptr) {
-    return format("program \"{}\"", run.ranks().programs[0].program->name);
+  return run.facts() == nullptr ? format("program \"{}\"", program_name(run))
+                                : model_name(*run.facts());
+}
+
+// As in explanation_json().
+Object axes_json(const Mesh& mesh) {
+  Object axes = Object::array();
+  for (const MeshAxis& axis : mesh.axes) {
+    axes.push_back({{"name", axis.name},
+                    {"ranks", axis.size},
+                    {"stride", axis.stride},
+                    {"level", axis.level}});
   }
-  const ModelSection& model = run.facts()->config.model;
-  return format("{}{}{}", model.name, model.flavor.empty() ? "" : " ", model.flavor);
+  return axes;
 }
 
 std::string run_text(const SimulationReport& report) {
@@ -335,10 +354,14 @@ std::string simulation_json(const SimulationReport& report) {
     doubled.push_back({{"what", each.what}, {"step_seconds", each.seconds}});
   }
   const Cluster& cluster = report.run.cluster();
+  const bool has_model = report.run.facts() != nullptr;
   Object json = {{"cluster", cluster.name},
                  {"constants", constants_text(cluster)},
                  {"is_estimate", !cluster.device.curve.has_value()},
+                 {has_model ? "model" : "program",
+                  has_model ? model_name(*report.run.facts()) : program_name(report.run)},
                  {"ranks", report.run.mesh().num_ranks()},
+                 {"axes", axes_json(report.run.mesh())},
                  {"step_seconds", report.seconds()},
                  {"bound_seconds", report.bound}};
   if (const Explanation* facts = report.run.facts()) {

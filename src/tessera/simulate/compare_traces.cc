@@ -122,8 +122,8 @@ constexpr std::string_view kNothingRuns = "nothing runs";
 void add_shares(const TraceShares& shares,
                 const PlaceTexts& texts,
                 Ticks DifferenceRow::* side,
+                std::int64_t DifferenceRow::* count_of_side,
                 std::map<std::string_view, DifferenceRow>& rows) {
-  std::map<std::string_view, std::int64_t> counts;
   for (std::size_t program = 0; program < texts.size(); ++program) {
     std::map<std::string_view, std::int64_t> own;
     for (std::size_t step = 0; step < texts[program].size(); ++step) {
@@ -132,17 +132,22 @@ void add_shares(const TraceShares& shares,
       ++own[text];
     }
     for (const auto& [text, count] : own) {
-      counts[text] = std::max(counts[text], count);
+      rows[text].*count_of_side = std::max(rows[text].*count_of_side, count);
     }
-  }
-  for (const auto& [text, count] : counts) {
-    rows[text].count = std::max(rows[text].count, count);
   }
   rows[kNothingRuns].*side += shares.nothing;
 }
 
 std::string seconds_cell(Ticks ticks) {
   return format("{:.4g}", to_seconds(ticks));
+}
+
+// "x12"; "x12, x24" where they differ.
+std::string count_text(const DifferenceRow& row) {
+  if (row.count_a == row.count_b) {
+    return row.count_a > 0 ? format("x{}", format_grouped(row.count_a)) : "";
+  }
+  return format("x{}, x{}", format_grouped(row.count_a), format_grouped(row.count_b));
 }
 
 double magnitude(const DifferenceRow& row) {
@@ -225,8 +230,8 @@ Differences compare(const TraceShares& a,
                     const TraceShares& b,
                     const PlaceTexts& texts_b) {
   std::map<std::string_view, DifferenceRow> rows;
-  add_shares(a, texts_a, &DifferenceRow::a, rows);
-  add_shares(b, texts_b, &DifferenceRow::b, rows);
+  add_shares(a, texts_a, &DifferenceRow::a, &DifferenceRow::count_a, rows);
+  add_shares(b, texts_b, &DifferenceRow::b, &DifferenceRow::count_b, rows);
   Differences differences = {.a = a.step, .b = b.step, .rows = {}};
   for (auto& [text, row] : rows) {
     row.what = text;
@@ -247,21 +252,31 @@ void sort_rows(Differences& differences) {
 std::string differences_text(const Differences& differences,
                              const DifferenceHeads& heads,
                              std::size_t num_rows) {
+  const std::vector<DifferenceRow>& rows = differences.rows;
+  // A single row stands for itself.
+  const std::size_t shown = rows.size() > num_rows + 1 ? num_rows : rows.size();
   double all = 0.0;
-  for (const DifferenceRow& row : differences.rows) {
+  for (const DifferenceRow& row : rows) {
     all += magnitude(row);
   }
-  std::string text = format("{:<60} {:>8} {:>11} {:>11} {:>11} {:>7}\n",
+  constexpr std::size_t kUsualWidth = 48;
+  std::size_t width = kUsualWidth;
+  for (std::size_t i = 0; i < shown; ++i) {
+    width = std::max(width, rows[i].what.size());
+  }
+  std::string text = format("{:<{}} {:>10} {:>11} {:>11} {:>11} {:>7}\n",
                             heads.what,
+                            width + 2,
                             "",
                             format("{} s", heads.a),
                             format("{} s", heads.b),
                             "difference",
                             "of all");
   const auto add = [&](const DifferenceRow& row, double share) {
-    text += format("  {:<58} {:>8} {:>11} {:>11} {:>11} {:>7}\n",
+    text += format("  {:<{}} {:>10} {:>11} {:>11} {:>11} {:>7}\n",
                    row.what,
-                   row.count > 0 ? format("x{}", format_grouped(row.count)) : "",
+                   width,
+                   count_text(row),
                    seconds_cell(row.a),
                    seconds_cell(row.b),
                    format("{:+.4g}", to_seconds(row.difference())),
@@ -269,20 +284,18 @@ std::string differences_text(const Differences& differences,
   };
   DifferenceRow rest;
   double rest_share = 0.0;
-  for (std::size_t i = 0; i < differences.rows.size(); ++i) {
-    const DifferenceRow& row = differences.rows[i];
-    if (i < num_rows) {
-      add(row, magnitude(row));
+  for (std::size_t i = 0; i < rows.size(); ++i) {
+    if (i < shown) {
+      add(rows[i], magnitude(rows[i]));
     } else {
-      rest.a += row.a;
-      rest.b += row.b;
-      rest_share += magnitude(row);
+      rest.a += rows[i].a;
+      rest.b += rows[i].b;
+      rest_share += magnitude(rows[i]);
     }
   }
-  if (differences.rows.size() > num_rows) {
+  if (rows.size() > shown) {
     rest.what =
-        format("{} more rows",
-               format_grouped(std::ssize(differences.rows) - static_cast<std::int64_t>(num_rows)));
+        format("{} more rows", format_grouped(static_cast<std::int64_t>(rows.size() - shown)));
     add(rest, rest_share);
   }
   add({.what = "the step", .a = differences.a, .b = differences.b}, all);

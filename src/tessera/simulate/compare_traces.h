@@ -15,9 +15,11 @@ namespace tessera {
 // Something that time goes by with in two steps, "a" and "b".
 struct DifferenceRow {
   std::string what;
-  std::int64_t count = 0;  // of instructions in the step of a rank that has them; 0: not counted
   Ticks a = 0;
   Ticks b = 0;
+  // Of instructions in the step of a rank that has them; 0: none, or not counted.
+  std::int64_t count_a = 0;
+  std::int64_t count_b = 0;
 
   Ticks difference() const { return b - a; }
 
@@ -61,13 +63,13 @@ Differences compare(const TraceShares& a,
 // Puts the rows that differ most first.
 void sort_rows(Differences& differences);
 
-// A table of the first `num_rows` rows, the sum of the others, and that of all.
 struct DifferenceHeads {
   std::string_view what;
   std::string_view a;
   std::string_view b;
 };
 
+// A table of the first `num_rows` rows, the sum of the others, and that of all.
 std::string differences_text(const Differences& differences,
                              const DifferenceHeads& heads,
                              std::size_t num_rows);

@@ -14,6 +14,7 @@ namespace {
 
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
+using ::testing::Not;
 
 TracePlace place(std::uint32_t instruction, std::uint32_t op) {
   return {.instruction = instruction, .segment = 0, .op = op};
@@ -105,12 +106,14 @@ TEST(CompareTraces, PutsTheLargestDifferenceFirst) {
   b.names[3] = "silu";
   const Differences found =
       compare(TraceShares(a), texts_of_ops(a), TraceShares(b), texts_of_ops(b));
-  EXPECT_THAT(found.rows,
-              ElementsAre(DifferenceRow{.what = "forward gelu", .count = 1, .a = 10, .b = 0},
-                          DifferenceRow{.what = "forward silu", .count = 1, .a = 0, .b = 10},
-                          DifferenceRow{.what = "forward gemm", .count = 1, .a = 10, .b = 18},
-                          DifferenceRow{.what = "forward reduce", .count = 1, .a = 5, .b = 0},
-                          DifferenceRow{.what = "nothing runs", .a = 15, .b = 12}));
+  EXPECT_THAT(
+      found.rows,
+      ElementsAre(
+          DifferenceRow{.what = "forward gelu", .a = 10, .b = 0, .count_a = 1},
+          DifferenceRow{.what = "forward silu", .a = 0, .b = 10, .count_b = 1},
+          DifferenceRow{.what = "forward gemm", .a = 10, .b = 18, .count_a = 1, .count_b = 1},
+          DifferenceRow{.what = "forward reduce", .a = 5, .b = 0, .count_a = 1, .count_b = 1},
+          DifferenceRow{.what = "nothing runs", .a = 15, .b = 12}));
 }
 
 TEST(CompareTraces, NamesKindsAndPlaces) {
@@ -130,7 +133,7 @@ TEST(CompareTraces, PrintsTheRestAsOneRow) {
   const Differences differences = {
       .a = 3'000'000'000'000,
       .b = 5'000'000'000'000,
-      .rows = {{.what = "x", .count = 1200, .a = 0, .b = 3'000'000'000'000},
+      .rows = {{.what = "x", .a = 0, .b = 3'000'000'000'000, .count_a = 1200, .count_b = 2},
                {.what = "y", .a = 2'000'000'000'000, .b = 1'500'000'000'000},
                {.what = "z", .a = 1'000'000'000'000, .b = 500'000'000'000}}};
   const std::string text =
@@ -141,10 +144,12 @@ TEST(CompareTraces, PrintsTheRestAsOneRow) {
   }
   ASSERT_EQ(lines.size(), 4U);
   EXPECT_THAT(lines[0], HasSubstr("one s       two s  difference  of all"));
-  EXPECT_THAT(lines[1], HasSubstr("x1,200           0           3          +3  75.0 %"));
+  EXPECT_THAT(lines[1], HasSubstr("x1,200, x2           0           3          +3  75.0 %"));
   EXPECT_THAT(lines[2], HasSubstr("3           2          -1  25.0 %"));
   EXPECT_THAT(lines[2], HasSubstr("2 more rows"));
   EXPECT_THAT(lines[3], HasSubstr("3           5          +2 100.0 %"));
+  EXPECT_THAT(differences_text(differences, {.what = "by op", .a = "one", .b = "two"}, 2),
+              Not(HasSubstr("more rows")));
 }
 
 TEST(CompareTraces, FindsTheFirstOtherPlace) {

@@ -304,10 +304,14 @@ class TraceReader {
     }
     const std::string& name = text(event, "name");
     const std::string& unit = args.begin().key();
-    if (counters.empty() || counters.back().name != name) {
+    if (counters.empty() || counters.back().name != name || counters.back().unit != unit) {
       counters.push_back({.name = name, .unit = unit, .points = {}});
     }
-    counters.back().points.push_back({.at = ticks(event, "ts"), .value = real(args, unit.c_str())});
+    const double value = real(args, unit.c_str());
+    if (std::signbit(value)) {
+      refuse(shown(unit.c_str(), args.at(unit)), "no negative number");
+    }
+    counters.back().points.push_back({.at = ticks(event, "ts"), .value = value});
   }
 
   // The steps of an order come call by call: the places of a process in this order are those of its

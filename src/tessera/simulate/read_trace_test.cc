@@ -151,6 +151,8 @@ TEST(ReadTrace, RefusesWhatIsNoTrace) {
   expect_error(changed("\"id\":0", "\"id\":1"), "found no whole arrow 0, expected both ends");
   expect_error(changed("\"instruction\":1}", "\"instruction\":0}"),
                "a.json: line 9: found call 0, instruction 0 as another instruction than before");
+  expect_error(changed("\"bytes\":0.1", "\"bytes\":-0.1"),
+               "a.json: line 13: found \"bytes\": -0.1, expected no negative number");
   expect_error(changed("\"bytes\":0.1", "\"bytes\":0.1,\"more\":2"),
                "expected an object of one unit and its value");
 }
