@@ -12,18 +12,6 @@
 namespace tessera {
 namespace {
 
-// What runs on the devices of a cluster: one that says how many cores its ranks share is of CPUs,
-// as one that knows nothing of its devices may be.
-Target target_of(const Cluster& cluster) {
-  const DeviceSpec& device = cluster.device;
-  const bool is_known = device.memory_bytes > 0 || device.units > 0;
-  Target target = cluster.host.cores > 0 || !is_known ? cpu_target() : cuda_target();
-  if (target.is_device()) {
-    target.device = cluster.device;
-  }
-  return target;
-}
-
 // Whoever wrote them is to know what is wrong with them.
 void require_verified(std::span<const Program> programs, const Mesh& mesh) {
   try {
@@ -43,6 +31,16 @@ void require_verified(std::span<const Program> programs, const Mesh& mesh) {
 }
 
 }  // namespace
+
+Target target_of(const Cluster& cluster) {
+  const DeviceSpec& device = cluster.device;
+  const bool is_known = device.memory_bytes > 0 || device.units > 0;
+  Target target = cluster.host.cores > 0 || !is_known ? cpu_target() : cuda_target();
+  if (target.is_device()) {
+    target.device = cluster.device;
+  }
+  return target;
+}
 
 SimulatedRun::SimulatedRun(RunConfig config, const Cluster& cluster)
     : cluster_(cluster),

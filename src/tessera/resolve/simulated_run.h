@@ -6,10 +6,15 @@
 #include <vector>
 
 #include "tessera/mesh/cluster.h"
+#include "tessera/plan/target.h"
 #include "tessera/resolve/explanation.h"
 #include "tessera/simulate/simulate.h"
 
 namespace tessera {
+
+// What runs on the devices of a cluster: one that says how many cores its ranks share is of CPUs,
+// as one that knows nothing of its devices may be.
+Target target_of(const Cluster& cluster);
 
 // The ranks of a run on a cluster that need not be here, with what their instructions take there.
 class SimulatedRun {

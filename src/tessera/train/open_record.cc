@@ -76,6 +76,7 @@ void open_record(const RunSetup& setup,
                        .flop_per_token = training_flop_per_token(
                            setup.run.plan.model, parameters, config.data.sequence_length),
                        .validation = validation_of(setup),
+                       .predicted_step = setup.predicted_step,
                        .plain_every = config.log.every,
                        .tensorboard = config.log.tensorboard},
       meta.step);

@@ -24,9 +24,10 @@ struct RunSetup {
   const RunSequences& sequences;
   const std::vector<ParameterInit>& parameters;
   const TrainHooks& hooks;
-  const RunDirectory* home = nullptr;  // of the process that holds it, for rank 0
-  StepTraceFile* trace = nullptr;      // of the ranks of this process; null: none is asked for
-  bool takes_signals = true;           // this rank answers for the process's StopSignal
+  const RunDirectory* home = nullptr;         // of the process that holds it, for rank 0
+  std::optional<double> predicted_step = {};  // seconds; none: not known
+  StepTraceFile* trace = nullptr;  // of the ranks of this process; null: none is asked for
+  bool takes_signals = true;       // this rank answers for the process's StopSignal
 };
 
 // Trains as one rank of the run, on its own thread. Rank 0 keeps the run's files and speaks on

@@ -62,14 +62,17 @@ RunRecord::RunRecord(Facts facts, std::int64_t step)
     : facts_(std::move(facts)),
       metrics_(metrics_file(facts_.run_dir), step),
       progress_({.plain_every = facts_.plain_every}),
-      step_seconds_(kSmoothedSteps) {
+      step_seconds_(kSmoothedSteps),
+      pace_(facts_.predicted_step) {
   cut_event_files(facts_.run_dir, step);
   if (facts_.tensorboard) {
     events_ = std::make_unique<TensorBoardWriter>(facts_.run_dir, step, wall_time());
   }
-  log_session_start(
-      facts_.run_dir,
-      {.step = step, .parameters = facts_.parameters, .validation = facts_.validation});
+  log_session_start(facts_.run_dir,
+                    {.step = step,
+                     .parameters = facts_.parameters,
+                     .validation = facts_.validation,
+                     .predicted_step = facts_.predicted_step});
 }
 
 void RunRecord::show(const StepMetrics& step, std::optional<double> peak_flop_per_second) {
@@ -87,6 +90,9 @@ void RunRecord::show(const StepMetrics& step, std::optional<double> peak_flop_pe
                                          : std::nullopt,
                     .memory_bytes = step.memory_bytes,
                     .seconds_left = seconds * static_cast<double>(facts_.num_steps - step.step)});
+  if (const auto word = pace_.add(step.step_seconds)) {
+    word->is_warning ? warn(word->text) : inform(word->text);
+  }
 }
 
 void RunRecord::show_validation(std::int64_t done, std::int64_t total) {

@@ -11,6 +11,7 @@
 #include "tessera/metrics/moving_mean.h"
 #include "tessera/metrics/progress.h"
 #include "tessera/metrics/tensorboard_writer.h"
+#include "tessera/train/predicted_pace.h"
 #include "tessera/train/trainer.h"
 
 namespace tessera {
@@ -39,9 +40,10 @@ class RunRecord {
     std::int64_t tokens_per_step = 0;
     std::int64_t parameters = 0;
     double flop_per_token = 0;
-    std::string validation = {};    // describe_validation()
-    std::int64_t plain_every = 10;  // log.every
-    bool tensorboard = true;        // log.tensorboard
+    std::string validation = {};                // describe_validation()
+    std::optional<double> predicted_step = {};  // seconds
+    std::int64_t plain_every = 10;              // log.every
+    bool tensorboard = true;                    // log.tensorboard
   };
 
   // Of the steps after `step`: lines of later ones are cut off.
@@ -82,6 +84,7 @@ class RunRecord {
   std::unique_ptr<TensorBoardWriter> events_;  // with log.tensorboard
   Progress progress_;
   MovingMean step_seconds_;
+  PredictedPace pace_;
   bool is_failing_ = false;
 };
 

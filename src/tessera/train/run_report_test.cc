@@ -106,6 +106,24 @@ TEST_F(RunReportTest, NamesTheBestCheckpoint) {
   EXPECT_EQ(facts[1].value, "step-00000003");
 }
 
+TEST_F(RunReportTest, PutsTheLastPredictionBesideTheSteps) {
+  const auto detail = [this] {
+    for (const Tile& tile : describe().tiles) {
+      if (tile.label == "Time in steps") {
+        return tile.detail;
+      }
+    }
+    return std::string();
+  };
+  write_test_file(run() / "metrics.jsonl", to_json({.step = 1, .step_seconds = 2.0}) + "\n");
+  log_session_start(run(), {.predicted_step = 3.0});
+  EXPECT_EQ(detail(), "2.0 s a step, predicted 3 s");
+  log_session_start(run(), {.predicted_step = 1.5});
+  EXPECT_EQ(detail(), "2.0 s a step, predicted 1.5 s");
+  log_session_start(run(), {});
+  EXPECT_EQ(detail(), "2.0 s a step");
+}
+
 TEST_F(RunReportTest, AConfigThatCannotBeReadIsANotice) {
   EXPECT_THAT(notices(), IsEmpty());
   write_test_file(run() / "config.toml", "[model]\nflavour = \"debug\"\n");

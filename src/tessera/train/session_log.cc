@@ -36,12 +36,18 @@ void append(const std::filesystem::path& path, const nlohmann::ordered_json& lin
   write_all(file, before.empty() || before.back() == '\n' ? text : '\n' + text, path);
 }
 
+std::optional<double> predicted_step(const nlohmann::json& line) {
+  const auto found = line.find("predicted_step_seconds");
+  return found != line.end() ? std::optional(found->get<double>()) : std::nullopt;
+}
+
 void add_line(std::vector<Session>& sessions, const nlohmann::json& line) {
   const std::string event = line.at("event");
   if (event == "start") {
     sessions.push_back({.start = {.step = line.at("step"),
                                   .parameters = line.at("parameters"),
-                                  .validation = line.value("validation", "")},
+                                  .validation = line.value("validation", ""),
+                                  .predicted_step = predicted_step(line)},
                         .started = line.at("time"),
                         .host = line.at("host"),
                         .cpu = line.at("cpu"),
@@ -73,6 +79,9 @@ void log_session_start(const std::filesystem::path& run_dir, const SessionStart&
                                  {"memory_bytes", usable_memory_bytes()}};
   if (!start.validation.empty()) {
     line["validation"] = start.validation;
+  }
+  if (start.predicted_step) {
+    line["predicted_step_seconds"] = *start.predicted_step;
   }
   append(session_log(run_dir), line);
 }

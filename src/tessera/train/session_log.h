@@ -17,6 +17,7 @@ struct SessionStart {
   std::int64_t step = 0;        // the last one before it; 0: a new run
   std::int64_t parameters = 0;  // of the model
   std::string validation = {};  // describe_validation(); empty: the run does not validate
+  std::optional<double> predicted_step = {};  // seconds; none: nothing was predicted
 };
 
 struct SessionEnd {

@@ -26,6 +26,7 @@
 #include "tessera/plan/run_layout.h"
 #include "tessera/resolve/adapters.h"
 #include "tessera/resolve/make_plan.h"
+#include "tessera/resolve/predicted_step.h"
 #include "tessera/resolve/resolve.h"
 #include "tessera/resolve/run_memory.h"
 #include "tessera/resolve/start_checks.h"
@@ -218,6 +219,9 @@ TrainResult train(const RunConfig& config, const ModelDescription& model, const 
   if (hooks.trace_step) {
     trace.emplace(*hooks.trace_step, run.plan.layout.mesh, prepared.programs);
   }
+  const PredictedStep predicted = !launch || launch->rank == 0
+                                      ? predict_step(prepared.config, run, prepared.programs)
+                                      : PredictedStep();
   const RunSetup setup = {.config = prepared.config,
                           .run = run,
                           .programs = prepared.programs,
@@ -225,8 +229,16 @@ TrainResult train(const RunConfig& config, const ModelDescription& model, const 
                           .parameters = parameters,
                           .hooks = hooks,
                           .home = home ? &*home : nullptr,
+                          .predicted_step = predicted.seconds,
                           .trace = trace ? &*trace : nullptr};
   say_what_runs(setup);
+  if (predicted.seconds) {
+    log_info(format("step: {:.4g} s predicted by the figures of {}",
+                    *predicted.seconds,
+                    prepared.config.cluster.file));
+  } else if (!predicted.note.empty()) {
+    log_info(predicted.note);
+  }
   return train_ranks(setup, prepared.world.get(), files);
 }
 
