@@ -66,6 +66,7 @@ TEST_F(SimulateTest, SaysWhereAStepGoes) {
   const json step = simulated({"--parallel.ranks=16", cluster("h100-dgx")});
   EXPECT_EQ(step.at("ranks"), 16);
   EXPECT_EQ(step.at("is_estimate"), false);
+  EXPECT_EQ(step.at("model"), "llama3 debug");
   EXPECT_LE(step.at("bound_seconds"), step.at("step_seconds"));
   ASSERT_EQ(step.at("classes").size(), 1U);
   EXPECT_EQ(step.at("classes")[0].at("ranks"), 16);
@@ -122,6 +123,13 @@ TEST_F(SimulateTest, ASlowRankSlowsAll) {
   for (const json& doubled : uneven.at("doubled")) {
     EXPECT_GT(doubled.at("step_seconds"), even.at("step_seconds")) << doubled;
   }
+}
+
+TEST_F(SimulateTest, WantsTheFileOfAProgram) {
+  const Outcome outcome =
+      tessera({"simulate", "--program=no.txt", "--parallel.ranks=2", cluster("h100-dgx")});
+  EXPECT_EQ(outcome.code, 2);
+  EXPECT_THAT(outcome.err, HasSubstr("--program=no.txt does not exist, expected what"));
 }
 
 TEST_F(SimulateTest, SweepsAKey) {
