@@ -1,5 +1,6 @@
 #include "tessera/simulate/read_trace.h"
 
+#include <filesystem>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -18,25 +19,13 @@ namespace {
 
 using ::testing::HasSubstr;
 
-// As another program might have written it, name by name.
-constexpr std::string_view kByHand = R"({"displayTimeUnit":"ms","traceEvents":[
-{"ph":"M","pid":0,"name":"process_name","args":{"name":"rank 4 x2"}},
-{"ph":"M","pid":0,"name":"process_sort_index","args":{"sort_index":0}},
-{"ph":"M","pid":0,"tid":0,"name":"thread_name","args":{"name":"a \"b\""}},
-{"ph":"M","pid":0,"tid":0,"name":"thread_sort_index","args":{"sort_index":0}},
-{"ph":"M","pid":0,"tid":1,"name":"thread_name","args":{"name":"idle"}},
-{"ph":"M","pid":0,"tid":1,"name":"thread_sort_index","args":{"sort_index":1}},
-{"ph":"X","pid":0,"tid":0,"ts":0.000000,"dur":1.500000,"name":"gelu","cat":"streaming","args":{"place":"segment up, microbatch 2, instruction 1: gelu","action":"forward","segment":"up","call":0,"microbatch":2,"instruction":1}},
-{"ph":"X","pid":0,"tid":0,"ts":7999999999.000001,"dur":0.000001,"name":"send","cat":"send","args":{"place":"segment up, microbatch 2, instruction 0: send","action":"forward","segment":"up","call":0,"microbatch":2,"instruction":0,"part":"moving"}},
-{"ph":"s","id":0,"pid":0,"tid":0,"ts":7999999999.000001,"name":"meeting","cat":"meeting"},
-{"ph":"f","bp":"e","id":0,"pid":0,"tid":0,"ts":7999999999.000001,"name":"meeting","cat":"meeting"},
-{"ph":"C","pid":0,"ts":0.000000,"name":"memory","args":{"bytes":1536}},
-{"ph":"C","pid":0,"ts":2.000000,"name":"memory","args":{"bytes":0.1}}
-]}
-)";
+// Written by hand, a seed of the fuzzer's too: a rank that computes, and sends.
+std::string by_hand() {
+  return read_file(std::filesystem::path(TESSERA_SOURCE_DIR) / "fuzz/corpus/trace/by_hand.json");
+}
 
 TEST(ReadTrace, HasWhatTheTextSays) {
-  const StepTrace trace = parse_trace(kByHand, "a.json");
+  const StepTrace trace = parse_trace(by_hand(), "a.json");
   EXPECT_EQ(trace.step, 7'999'999'999'000'002);
   ASSERT_EQ(trace.processes.size(), 1U);
   const TraceProcess& process = trace.processes[0];
@@ -66,7 +55,7 @@ TEST(ReadTrace, HasWhatTheTextSays) {
 }
 
 TEST(ReadTrace, IsWrittenAgainByteByByte) {
-  EXPECT_EQ(chrome_json(parse_trace(kByHand, "a.json")), kByHand);
+  EXPECT_EQ(chrome_json(parse_trace(by_hand(), "a.json")), by_hand());
   const std::string nothing = chrome_json({});
   EXPECT_EQ(chrome_json(parse_trace(nothing, "a.json")), nothing);
 }
@@ -99,7 +88,7 @@ TEST(ReadTrace, KnowsProgramsByTheirPlaces) {
 }
 
 TEST(ReadTrace, OfProcessesIsOneOfAll) {
-  const StepTrace both = parse_trace(kByHand, "a.json");
+  const StepTrace both = parse_trace(by_hand(), "a.json");
   StepTrace trace = two_programs();
   const std::size_t num_processes = trace.processes.size();
   const std::size_t num_places = trace.places.size();
@@ -120,17 +109,17 @@ TEST(ReadTrace, RefusesWhatIsNoTrace) {
                 HasSubstr(message));
   };
   const auto changed = [](std::string_view from, std::string_view to) {
-    const std::string text = replace_all(kByHand, from, to);
-    EXPECT_NE(text, kByHand);
+    const std::string text = replace_all(by_hand(), from, to);
+    EXPECT_NE(text, by_hand());
     return text;
   };
   expect_error("", "a.json: line 1: found \"\", expected {\"displayTimeUnit\":\"ms\"");
   expect_error("{\"traceEvents\":[]}", "a.json: line 1: found \"{\"traceEvents\":[]}\", expected");
-  expect_error(std::string(kByHand.substr(0, kByHand.size() - 3)),
+  expect_error(by_hand().substr(0, by_hand().size() - 3),
                "a.json: line 14: found the end of the file, expected more events: the file was "
                "cut");
-  expect_error(std::string(kByHand.substr(0, kByHand.size() - 10)), "a.json: not JSON at byte");
-  expect_error(std::string(kByHand) + "more\n",
+  expect_error(by_hand().substr(0, by_hand().size() - 10), "a.json: not JSON at byte");
+  expect_error(by_hand() + "more\n",
                "a.json: line 14: found more behind its end, expected nothing");
   expect_error(changed("\"cat\":\"streaming\"", "\"cat\":\"dreaming\""),
                "a.json: line 8: found \"cat\": \"dreaming\", expected one of product, attention");
@@ -159,7 +148,7 @@ TEST(ReadTrace, RefusesWhatIsNoTrace) {
 
 TEST(ReadTrace, ReadsFiles) {
   const TestDirectory directory;
-  write_test_file(directory.path() / "a.json", std::string(kByHand));
+  write_test_file(directory.path() / "a.json", by_hand());
   EXPECT_EQ(load_trace(directory.path() / "a.json").processes.size(), 1U);
   EXPECT_THAT(error_of(ErrorCode::kInvalidData, [&] { load_trace(directory.path() / "b.json"); }),
               HasSubstr("b.json"));
