@@ -159,6 +159,11 @@ TEST_F(CompareTest, PutsARunBesideItsSimulation) {
       compared({"run", "--cluster=cores.toml", "--places", "--rows=5", "--step=2"});
   EXPECT_THAT(places, HasSubstr("\n  segment "));
   expect_sums(places, "by place");
+  // As the first of several processes would have left it.
+  std::filesystem::rename(path("run/trace-2.json"), path("run/trace-2-rank-0.json"));
+  const std::string renamed = compared({"run", "--cluster=cores.toml"});
+  EXPECT_THAT(renamed, HasSubstr("\nrun/trace-2-rank-0.json: 2 ranks"));
+  EXPECT_EQ(renamed.substr(renamed.find("constants")), text.substr(text.find("constants")));
   EXPECT_THAT(compared({"run", "--cluster=curve.toml"}),
               HasSubstr("constants: the cluster file says no source"));
 }
@@ -263,6 +268,9 @@ TEST_F(CompareTest, ExplainsTheDifferenceOfSimulations) {
   expect_refused({"a.json"}, "a.json is a simulation: expected a second one to compare it with");
   expect_refused({"a.json", "b.trace.json"},
                  "a.json is a simulation, and b.trace.json a trace: they have nothing in common");
+  expect_refused({"a.json", "b.json", "--places"}, "--places: expected traces or runs");
+  expect_refused({"a.trace.json", "b.trace.json", "--step=2"},
+                 "--step=2: expected a run's directory beside it");
   expect_refused({"a.json", "run.toml"}, "run.toml is neither a trace nor what", 3);
   write_file_atomic(path("c.json"), "{\"key\":\"parallel.ranks\",\"rows\":[]}");
   expect_refused({"a.json", "c.json"}, "c.json: found no \"axes\", expected what", 3);

@@ -120,6 +120,13 @@ void compare_two(const CompareOptions& options) {
                   text_of(a.kind),
                   b.path.string(),
                   text_of(b.kind));
+  TESSERA_REQUIRE(!options.step || a.kind == ComparedKind::kRun || b.kind == ComparedKind::kRun,
+                  ErrorCode::kInvalidConfig,
+                  "--step={}: expected a run's directory beside it, which has recorded steps",
+                  *options.step);
+  TESSERA_REQUIRE(!options.rows.of_places || !has_simulation,
+                  ErrorCode::kInvalidConfig,
+                  "--places: expected traces or runs; the JSON of a simulation has causes alone");
   std::string text = format("A: {}\nB: {}\n", a.path.string(), b.path.string());
   if (has_simulation) {
     text += compare_simulations_text(parse_simulation(a.text, a.path.string()),
