@@ -88,8 +88,8 @@ void compare_with_prediction(const CompareOptions& options, const fs::path& run_
   const RunConfig config = load_config(run_dir / "config.toml", overrides, ConfigUse::kPlan);
   TESSERA_REQUIRE(!config.cluster.file.empty() && config.cluster.file != "local",
                   ErrorCode::kInvalidConfig,
-                  "{}: nothing says how fast what it ran on is: give --cluster=FILE "
-                  "(docs/formats.md says what such a file holds)",
+                  "{}: nothing says how fast what it ran on is: give --cluster=FILE, which tessera "
+                  "bench calibrate --write=FILE makes of this machine",
                   run_dir.string());
   const SimulatedRun run(with_weights_defaults(config, ConfigUse::kPlan, false),
                          load_cluster(config.cluster.file));
