@@ -13,12 +13,15 @@ struct CalibrateOptions {
   std::int64_t cores = 1;  // that runs may use
   std::int64_t ranks = 1;  // whose collectives are timed
   std::int64_t rounds = 5;
+  std::string date = {};                                     // for what the file says of its origin
   std::function<void(std::string_view)> progress = nullptr;  // a line
 };
 
 struct Calibration {
   FittedMachine machine;
-  double spread = 0.0;  // of a kernel: the middle half of its rounds over their median, in the mean
+  // The middle half of the rounds over their median, in the mean; of memory, kernels or
+  // collectives, the most.
+  double spread = 0.0;
   std::int64_t rounds = 0;
 };
 

@@ -40,6 +40,10 @@ std::string_view plural(KernelFamily family) {
   return "";
 }
 
+constexpr double kMost = 1e6;           // of constants that are no shares
+constexpr double kLeastSeconds = 1e-8;  // below which nothing is measured
+constexpr double kLeastElements = 1.0;
+
 class Fit {
  public:
   Fit(const Cluster& machine, const MachineMeasures& measures) : measures_(measures) {
@@ -66,15 +70,16 @@ class Fit {
     curve_.vector = 0.1;
     curve_.tile_half = 0.0;  // without tiles nothing depends on it
     curve_.comm_share = 0.0;
-    constexpr double kMost = 1e6;  // of constants that are no shares
     fit(KernelFamily::kStream,
         curve_.kernel,
         {1e-7, 1e-6, 1e-5, 1e-4},
-        {{&curve_.stream}, {&curve_.kernel, kMost}, {&curve_.vector}});
+        {{&curve_.stream}, {&curve_.kernel, kMost, kLeastSeconds}, {&curve_.vector}});
     fit(KernelFamily::kProduct,
         curve_.k_half,
         {1.0, 10.0, 100.0, 1000.0},
-        {{&curve_.matmul.f32, kMost}, {&curve_.matmul.bf16, kMost}, {&curve_.k_half, kMost}});
+        {{&curve_.matmul.f32, kMost},
+         {&curve_.matmul.bf16, kMost},
+         {&curve_.k_half, kMost, kLeastElements}});
     DeviceSpec::PeakFlops& peaks = fitted_.cluster.device.peak_flops;
     const double before = peaks.f32;
     raise(peaks.f32, curve_.matmul.f32);
@@ -86,7 +91,7 @@ class Fit {
         {1.0, 10.0, 100.0, 1000.0},
         {{&curve_.attention.forward},
          {&curve_.attention.backward, kMost},
-         {&curve_.attention.half, kMost}});
+         {&curve_.attention.half, kMost, kLeastElements}});
     if (fitted_.cluster.device.peak_flops.bf16 == 0.0) {
       curve_.matmul.bf16 = 0.0;
     }
@@ -200,10 +205,10 @@ class Fit {
                    .latency = 5e-6,
                    .half = 1e5,
                    .efficiency = 0.8};
-    descend(
-        std::vector<Constant>{
-            {&level.latency}, {&level.half, kLargest}, {&level.efficiency, kLargest}},
-        [&] { return errors_of(level, measures_.legs).mean_square; });
+    descend(std::vector<Constant>{{&level.latency, 1.0, kLeastSeconds},
+                                  {&level.half, kLargest, kLeastElements},
+                                  {&level.efficiency, kLargest}},
+            [&] { return errors_of(level, measures_.legs).mean_square; });
     raise(level.bandwidth, level.efficiency);
     for (Level& each : fitted_.cluster.levels) {
       const Level before = each;
@@ -211,9 +216,22 @@ class Fit {
       each.name = before.name;
       each.size = before.size;
     }
-    fitted_.residuals.push_back({.of = "collectives",
-                                 .num = measures_.legs.size(),
-                                 .errors = errors_of(level, measures_.legs)});
+    Residual residual = {.of = "collectives",
+                         .num = measures_.legs.size(),
+                         .errors = errors_of(level, measures_.legs)};
+    double most = -1.0;
+    for (const MeasuredLeg& leg : measures_.legs) {
+      const double error = errors_of(level, std::span(&leg, 1)).mean;
+      if (error > most) {
+        most = error;
+        residual.worst =
+            format("{} of {:.0f} bytes by {} ranks",
+                   leg.work.kind == CollectiveKind::kAllGather ? "all-gather" : "reduce-scatter",
+                   leg.work.bytes,
+                   leg.work.ranks);
+      }
+    }
+    fitted_.residuals.push_back(std::move(residual));
   }
 
   const MachineMeasures& measures_;

@@ -37,7 +37,7 @@ struct Residual {
   std::string of;       // "products in f32"
   std::size_t num = 0;  // of points
   FitErrors errors = {};
-  std::string worst = {};  // the kernel with the largest error; empty: a collective
+  std::string worst = {};  // what has the largest error
 };
 
 struct FittedMachine {

@@ -1,9 +1,11 @@
 #include <cstdint>
+#include <ctime>
 #include <filesystem>
 #include <memory>
 #include <string_view>
 
 #include <CLI/CLI.hpp>
+#include <fmt/chrono.h>
 
 #include "tessera/base/file.h"
 #include "tessera/base/format.h"
@@ -24,11 +26,11 @@ struct CalibrateArguments {
   std::int64_t rounds = 5;
 };
 
-// The machine as a run of so many ranks sees it: where there are not as many cores, all are on one
-// level.
+// The machine as a run of so many ranks sees it: where that is not one for each of its cores, all
+// are on one level.
 Cluster machine_of(std::int64_t ranks) {
   Cluster machine = machine_cluster();
-  if (ranks > machine.num_devices()) {
+  if (ranks != machine.num_devices()) {
     machine.device.memory_bytes = machine.device.memory_bytes * machine.num_devices() / ranks;
     machine.levels = {{.name = "machine", .size = ranks}};
   }
@@ -43,14 +45,14 @@ void calibrate_machine(const CalibrateArguments& arguments) {
                 {.cores = cores,
                  .ranks = ranks,
                  .rounds = arguments.rounds,
+                 .date = format("{:%Y-%m-%d}", fmt::gmtime(std::time(nullptr))),
                  .progress = [](std::string_view line) { log_info(line); }});
+  log_info(calibration_text(calibration));
+  require_good(calibration);
   const std::string toml = to_toml(calibration.machine.cluster);
   if (arguments.write.empty()) {
-    print(toml + "\n");
-  }
-  print(calibration_text(calibration));
-  require_good(calibration);
-  if (!arguments.write.empty()) {
+    print(toml);
+  } else {
     write_file_atomic(arguments.write, toml);
     print(format("written: {}\n", arguments.write.string()));
   }
@@ -75,7 +77,7 @@ void add_bench(CLI::App& app) {
                   "one for each core where this is left out")
       ->check(CLI::Range(1, 1024));
   command.add_option("--rounds", arguments->rounds, "How often each is timed")
-      ->check(CLI::Range(1, 1000))
+      ->check(CLI::Range(3, 1000))
       ->capture_default_str();
   command.callback([arguments] { calibrate_machine(*arguments); });
 }

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <array>
 #include <cstdint>
 
 #include "tessera/mesh/device_spec.h"
@@ -57,6 +58,10 @@ inline constexpr double kSwitchShare = 0.875;
 // 3/8) / (n + 1/4). Source: Blom 1958, Statistical Estimates and Transformed Beta-Variables.
 inline constexpr double kBlomShift = 0.375;
 inline constexpr double kBlomStretch = 0.25;
+
+// Steps by which a fit moves constants, one after the other.
+inline constexpr std::array kFitFactors = {
+    1.3, 1.1, 1.03, 1.01, 1.003, 1.001, 1.0003, 1.0001, 1.00003, 1.00001};
 
 // What takes the place of a curve where a cluster file has none: that of an H100. Source:
 // configs/clusters/h100-dgx.toml, fitted by bench/curve_fit. k_half, tile_half and comm_share are

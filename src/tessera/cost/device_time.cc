@@ -180,7 +180,8 @@ double DeviceTime::memory_seconds(const Work& work, double cached) const {
 }
 
 double DeviceTime::uncached_seconds(const Work& work, double cached) const {
-  return (work.bytes_read + work.bytes_written + work.bytes_again) * (1.0 - cached) /
+  const double part = device_.cache_bandwidth > 0.0 ? 1.0 - cached : 1.0;
+  return (work.bytes_read + work.bytes_written + work.bytes_again) * part /
          (device_.memory_bandwidth * curve_.stream);
 }
 

@@ -14,7 +14,8 @@ namespace tessera {
 //   stream     bytes / (B * stream) + kernel; those that lie in the cache of a host's cores come at
 //              its bandwidth in place of B; and not shorter than FLOP / (R * vector), R of f32
 //   gather     as a stream at kGatherShare of its speed
-//   product    the longer of a stream of its bytes and the fastest tile's
+//   product    the longer of a stream of its bytes and, with its other FLOP over R * vector, the
+//              fastest tile's
 //              ceil(tiles / units) * 2 * rows * columns * (k + k_half)
 //                * (1 + tile_half / reuse) * units / (R * matmul),
 //              reuse = rows * columns / (rows + columns); without tiles

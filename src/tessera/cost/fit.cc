@@ -1,12 +1,12 @@
 #include "tessera/cost/fit.h"
 
 #include <algorithm>
-#include <array>
 #include <cmath>
 #include <cstddef>
 #include <string>
 
 #include "tessera/base/format.h"
+#include "tessera/cost/constants.h"
 
 namespace tessera {
 namespace {
@@ -22,6 +22,10 @@ FitErrors errors(std::span<const Point> points, const Predict& predict) {
     found.largest = std::max(found.largest, error);
   }
   return found;
+}
+
+bool is_allowed(const Constant& constant) {
+  return *constant.value >= constant.least && *constant.value <= constant.most;
 }
 
 }  // namespace
@@ -42,8 +46,6 @@ FitErrors errors_of(const Level& level, std::span<const MeasuredLeg> points) {
 }
 
 void descend(std::span<const Constant> constants, const std::function<double()>& error) {
-  constexpr std::array kFactors = {
-      1.3, 1.1, 1.03, 1.01, 1.003, 1.001, 1.0003, 1.0001, 1.00003, 1.00001};
   double least = error();
   // Whether it gets better with these factors, one for each constant of the pair.
   const auto move = [&](const Constant& a, double of_a, const Constant& b, double of_b) {
@@ -51,7 +53,7 @@ void descend(std::span<const Constant> constants, const std::function<double()>&
     const double b_before = *b.value;
     *a.value *= of_a;
     *b.value *= of_b;
-    if (*a.value <= a.most && *b.value <= b.most) {
+    if (is_allowed(a) && is_allowed(b)) {
       const double now = error();
       if (now < least) {
         least = now;
@@ -75,7 +77,7 @@ void descend(std::span<const Constant> constants, const std::function<double()>&
     }
     return moved;
   };
-  for (const double factor : kFactors) {
+  for (const double factor : kFitFactors) {
     while (move_each(factor)) {
     }
   }

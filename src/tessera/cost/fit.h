@@ -38,10 +38,11 @@ struct FitErrors {
 FitErrors errors_of(const DeviceCurve& curve, std::span<const MeasuredWorks> points);
 FitErrors errors_of(const Level& level, std::span<const MeasuredLeg> points);
 
-// A constant that is fitted, and the most that it may be.
+// A constant that is fitted, and what it may be.
 struct Constant {
   double* value = nullptr;
   double most = 1.0;
+  double least = 0.0;
 };
 
 // Moves each constant, which is not 0, and each two of them, up and down by ever smaller factors as
