@@ -93,7 +93,7 @@ class TimedCollectives {
 
  private:
   static constexpr std::array<std::int64_t, 5> kBytes = {
-      1 << 14, 1 << 17, 1 << 20, 1 << 22, 1 << 24};
+      1 << 16, 1 << 18, 1 << 20, 1 << 22, 1 << 24};
 
   // Every rank runs as many: how often follows from the bytes.
   void run_as(World& world) {
