@@ -108,6 +108,7 @@ void add_subcommands(CLI::App& app) {
   add_explain(app);
   add_simulate(app);
   add_compare(app);
+  add_plan(app);
   add_generate(app);
   add_eval(app);
   add_tokenizer(app);

@@ -13,6 +13,7 @@ void add_compare(CLI::App& app);
 void add_data(CLI::App& app);
 void add_eval(CLI::App& app);
 void add_generate(CLI::App& app);
+void add_plan(CLI::App& app);
 void add_report(CLI::App& app);
 void add_simulate(CLI::App& app);
 void add_tokenizer(CLI::App& app);

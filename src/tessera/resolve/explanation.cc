@@ -149,15 +149,6 @@ MemoryFit memory_fit(const RunConfig& config,
           .limit = memory_limit(config, run.plan.layout, num_channels)};
 }
 
-// The programs of a plan that need not fit; only what this machine could not write down is refused.
-RunPrograms compile_plan(const RunConfig& config, const PlannedRun& run) {
-  require_inputs_fit(
-      config,
-      run.plan,
-      config.memory.limit_bytes > 0 ? config.memory.limit_bytes : usable_memory_bytes());
-  return compile_run(run.plan, run.target, config.passes.dump);
-}
-
 Cost sum(const std::vector<CostRow>& rows) {
   Cost total;
   for (const CostRow& row : rows) {
@@ -269,6 +260,27 @@ double Explanation::flop_per_token() const {
   return training_flop_per_token(model(), counts, config.data.sequence_length);
 }
 
+RunPrograms compile_plan(const RunConfig& config, const PlannedRun& run) {
+  require_inputs_fit(
+      config,
+      run.plan,
+      config.memory.limit_bytes > 0 ? config.memory.limit_bytes : usable_memory_bytes());
+  return compile_run(run.plan, run.target, config.passes.dump);
+}
+
+PlannedMemory planned_memory(const RunConfig& config,
+                             const PlannedRun& run,
+                             const RunPrograms& programs) {
+  const DeviceSpec device =
+      run.target.device.memory_bytes > 0 ? run.target.device : resolve_layout(config).device;
+  // Of a device of the cluster, too: what checkpoints are written from lies on its host.
+  const bool on_device =
+      run.target.is_device() || (is_described(config) && device.memory_bytes > 0);
+  PlannedMemory planned = {.memory = run_memory(run, programs, on_device), .fit = {}};
+  planned.fit = memory_fit(config, run, device, planned.memory, most_channels(programs));
+  return planned;
+}
+
 std::vector<ParameterPlace> parameter_places(const Explanation& facts) {
   const RunLayout& layout = facts.layout();
   const DimAxes dims = layout.dims();
@@ -312,12 +324,9 @@ Explanation explain(RunConfig config, const std::optional<Target>& target) {
   facts.programs = compile_plan(facts.config, facts.run);
   facts.parameters = parameter_inits(step_graph(facts.run.plan));
   facts.counts = count_parameters(facts.parameters);
-  // Of a device of the cluster, too: what checkpoints are written from lies on its host.
-  const bool on_device =
-      facts.run.target.is_device() || (is_described(facts.config) && facts.device.memory_bytes > 0);
-  facts.memory = run_memory(facts.run, facts.programs, on_device);
-  facts.fit = memory_fit(
-      facts.config, facts.run, facts.device, facts.memory, most_channels(facts.programs));
+  PlannedMemory planned = planned_memory(facts.config, facts.run, facts.programs);
+  facts.memory = std::move(planned.memory);
+  facts.fit = planned.fit;
   for (const Programs& own : facts.programs) {
     facts.work.push_back(rank_work(own.step, facts.run.target, resolved));
   }

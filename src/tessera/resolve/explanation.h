@@ -124,6 +124,20 @@ struct Explanation {
   double flop_per_token() const;
 };
 
+// The programs of a plan that need not fit; only what this machine could not write down is refused.
+RunPrograms compile_plan(const RunConfig& config, const PlannedRun& run);
+
+struct PlannedMemory {
+  RunMemory memory;
+  MemoryFit fit;
+};
+
+// What the rank of a run that takes most takes, and what there is for it. `programs` are those of
+// `run`, and `config` is the resolved one that it was made from.
+PlannedMemory planned_memory(const RunConfig& config,
+                             const PlannedRun& run,
+                             const RunPrograms& programs);
+
 std::vector<ParameterPlace> parameter_places(const Explanation& facts);
 
 // Compiles the step of `config`, which need not say what the run reads and writes, for `target`

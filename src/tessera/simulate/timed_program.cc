@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <functional>
+#include <iterator>
 #include <map>
 #include <string>
 #include <utility>
@@ -91,11 +92,13 @@ class Timing {
                   num_wires);
     const std::vector<std::uint64_t> whats =
         uses.empty() ? std::vector<std::uint64_t>() : whats_of(segment, index);
+    std::vector<std::vector<LegWork>> legs;
+    std::ranges::transform(uses, std::back_inserter(legs), leg_works);
     Calls calls;
     for (const Work& each : works) {
       if (each.kind == WorkKind::kWire) {
         calls = {.begin = calls.end, .end = calls.end + num_calls / num_wires};
-        add_wire(uses, calls, whats);
+        add_wire(uses, legs, calls, whats);
       } else if (each.kind != WorkKind::kFold || style_ == CollectiveStyle::kOwn) {
         add_kernel(each);
       }
@@ -133,17 +136,23 @@ class Timing {
     return whats;
   }
 
-  void add_wire(const Collectives& uses, const Calls& calls, std::span<const std::uint64_t> whats) {
+  // `legs`: of each use.
+  void add_wire(const Collectives& uses,
+                std::span<const std::vector<LegWork>> legs,
+                const Calls& calls,
+                std::span<const std::uint64_t> whats) {
     Calls of_use;
     std::size_t next = 0;  // of the legs
-    for (const CollectiveUse& use : uses) {
+    for (std::size_t i = 0; i < uses.size(); ++i) {
+      const CollectiveUse& use = uses[i];
       of_use = {.begin = of_use.end, .end = of_use.end + use.count};
       const std::int64_t count = common(of_use, calls).size();
-      for (LegWork leg : leg_works(use)) {
+      if (count == 0) {
+        next += legs[i].size();
+        continue;
+      }
+      for (LegWork leg : legs[i]) {
         const std::uint64_t what = whats[next++];
-        if (count == 0) {
-          continue;
-        }
         leg.count = count;
         Piece piece = use.channel ? transfer(use, *use.channel) : collective(leg);
         const LegTime time = leg_time(cluster_.levels[piece.level], leg, style_);

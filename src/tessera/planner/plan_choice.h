@@ -1,0 +1,67 @@
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "tessera/config/run_config.h"
+#include "tessera/mesh/placement.h"
+
+namespace tessera {
+
+// How training state lies on the data ranks.
+struct StateChoice {
+  std::string preset = "ddp";
+  std::optional<Placement> degrees = {};  // in place of the preset's
+  std::string wire_param = {};            // "int8"; empty: as the run has it
+  std::string wire_grad = {};             // "int8" or "int4"; likewise
+
+  friend bool operator==(const StateChoice&, const StateChoice&) = default;
+};
+
+// What a planner settles of a run. All else stays as the run file has it.
+struct PlanChoice {
+  std::int64_t tensor = 1;
+  std::int64_t pipeline = 1;
+  std::int64_t data = 1;
+  std::int64_t microbatch = 1;
+  std::int64_t num_microbatches = 1;  // of a step; follows from the global batch
+  bool recompute = false;
+  std::string schedule = {};  // of pipeline ranks; empty: there are none
+  std::int64_t chunks = 1;
+  StateChoice state = {};
+  bool float8 = false;  // products of the layers in 8-bit floats, which the run file has not
+
+  std::int64_t num_ranks() const { return tensor * pipeline * data; }
+
+  friend bool operator==(const PlanChoice&, const PlanChoice&) = default;
+};
+
+// `config` with the choice in place of what it says. What a run file may not say beside it, such as
+// the layers of each stage, is left out.
+RunConfig with_choice(RunConfig config, const PlanChoice& choice);
+
+// The keys that with_choice() sets, as "--section.key=value".
+std::vector<std::string> choice_overrides(const PlanChoice& choice);
+
+// In words, those by which `--why` finds a plan: "t8", "p16", "d128"; "fsdp" or "(8,8,8,32)";
+// "interleaved", "v2"; "full" where layers are computed again; "b1". Wires and formats that the run
+// file has not are marked.
+std::string mesh_words(const PlanChoice& choice);
+std::string state_words(const PlanChoice& choice);
+std::string schedule_words(const PlanChoice& choice);
+std::string recompute_words(const PlanChoice& choice);
+std::string all_words(const PlanChoice& choice);
+
+// Whether all words of `text` are among those of the choice.
+bool has_words(const PlanChoice& choice, std::string_view text);
+
+// Whether it changes numbers: it sends or multiplies in a format that the run file has not.
+bool is_marked(const PlanChoice& choice);
+
+// How many things there are to it that a run on one device has not.
+std::int64_t num_axes(const PlanChoice& choice);
+
+}  // namespace tessera

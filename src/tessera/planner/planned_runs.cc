@@ -1,0 +1,443 @@
+#include "tessera/planner/planned_runs.h"
+
+#include <algorithm>
+#include <cmath>
+#include <utility>
+
+#include "tessera/actions/schedules.h"
+#include "tessera/actions/split_layers.h"
+#include "tessera/actions/timeline.h"
+#include "tessera/base/error.h"
+#include "tessera/cost/constants.h"
+#include "tessera/mesh/placement.h"
+#include "tessera/plan/model_costs.h"
+#include "tessera/plan/run_layout.h"
+#include "tessera/planner/space.h"
+#include "tessera/resolve/explanation.h"
+#include "tessera/resolve/resolve.h"
+#include "tessera/resolve/resolve_layout.h"
+#include "tessera/resolve/resolve_pipeline.h"
+#include "tessera/resolve/simulated_run.h"
+#include "tessera/simulate/simulate.h"
+
+namespace tessera {
+namespace {
+
+// Microbatches that tell the first, the last and one between them.
+constexpr std::int64_t kProbed = 3;
+
+// What of a bound's seconds and bytes counts: sums of a step in another order than the simulator's
+// differ by less.
+constexpr double kRounding = 1.0 - 1e-9;
+
+double whole(const PartSeconds& part) {
+  return part.forward + part.backward;
+}
+
+// What a step of one pipeline rank's microbatches takes in all stages.
+double layer_seconds(const StepParts& parts, std::int64_t layers) {
+  return whole(parts.embedding) + static_cast<double>(layers) * whole(parts.layer) +
+         whole(parts.head);
+}
+
+// Of one-stage ranks that do backward in one: rank r waits for the forwards of those before it, and
+// these for its backward, so that sum of x_0 to x_r + (m - 1) x_r <= T for each r. The least T is
+// where all are equal.
+double filled(double seconds, const PlanChoice& choice) {
+  const auto m = static_cast<double>(choice.num_microbatches);
+  const auto p = static_cast<double>(choice.pipeline);
+  const bool is_plain = choice.schedule == "1f1b" || choice.schedule == "gpipe";
+  return is_plain ? seconds / (1.0 - std::pow(1.0 - 1.0 / m, p)) : seconds * m / p;
+}
+
+std::vector<ActionCosts> action_costs(const StepParts& parts,
+                                      const std::vector<std::int64_t>& layers) {
+  std::vector<ActionCosts> costs;
+  for (std::size_t stage = 0; stage < layers.size(); ++stage) {
+    const auto count = static_cast<double>(layers[stage]);
+    ActionCosts cost = {.forward = count * parts.layer.forward,
+                        .input_gradient = count * parts.layer.backward,
+                        .weight_gradient = 0.0};
+    const auto add = [&](const PartSeconds& part) {
+      cost.forward += part.forward;
+      cost.input_gradient += part.backward;
+    };
+    if (stage == 0) {
+      add(parts.embedding);
+    }
+    if (stage + 1 == layers.size()) {
+      add(parts.head);
+    }
+    costs.push_back(cost);
+  }
+  return costs;
+}
+
+bool splits_backward(const ActionTable& table) {
+  return std::ranges::any_of(table.rows, [](const std::vector<StageAction>& row) {
+    return std::ranges::find(row, ActionKind::kInputGradient, &StageAction::kind) != row.end();
+  });
+}
+
+// Each rank does all of its own after the first forwards before it.
+double least_of_ranks(const ActionTable& table,
+                      const std::vector<ActionCosts>& costs,
+                      bool has_fill) {
+  double least = 0.0;
+  for (std::int64_t rank = 0; rank < table.ranks; ++rank) {
+    const std::vector<std::int64_t> stages = stages_of_rank(table, rank);
+    double seconds = 0.0;
+    for (const std::int64_t stage : stages) {
+      seconds +=
+          static_cast<double>(table.microbatches) * total(costs[static_cast<std::size_t>(stage)]);
+    }
+    for (std::int64_t stage = 0; has_fill && stage < stages.front(); ++stage) {
+      seconds += costs[static_cast<std::size_t>(stage)].forward;
+    }
+    least = std::max(least, seconds);
+  }
+  return least;
+}
+
+bool is_refusal(const Error& error) {
+  return error.code() == ErrorCode::kInvalidConfig || error.code() == ErrorCode::kInvalidArgument ||
+         error.code() == ErrorCode::kUnsupported;
+}
+
+}  // namespace
+
+PlannedRuns::PlannedRuns(RunConfig config, const Cluster& cluster, std::int64_t ranks)
+    : config_(std::move(config)), cluster_(cluster), target_(target_of(cluster)) {
+  config_.run.device = to_string(target_.kind);
+  config_.passes.dump.clear();
+  const RunConfig whole = filled_in(config_, cluster, ranks);
+  num_layers_ = resolve_model(whole).num_layers;
+  period_ = std::max<std::int64_t>(1, whole.model.global_every.value_or(1));
+  few_layers_ = std::max<std::int64_t>(2, period_);
+  // Where the first or last layers differ, and where there are few, all are measured.
+  const bool is_even = whole.float8.skip_first == 0 && whole.float8.skip_last == 0;
+  if (!is_even || few_layers_ + period_ > num_layers_) {
+    few_layers_ = num_layers_;
+  }
+  limit_ = whole.memory.limit_bytes > 0      ? whole.memory.limit_bytes
+           : target_.device.memory_bytes > 0 ? target_.arena_limit(0)
+                                             : cluster.device.memory_bytes;
+  comm_share_ = cluster.device.curve.value_or(kUsualCurve).comm_share;
+}
+
+RunConfig PlannedRuns::resolved(const PlanChoice& choice) const {
+  return resolve(with_choice(config_, choice), ConfigUse::kPlan);
+}
+
+PlannedRun PlannedRuns::planned(const RunConfig& config) const {
+  return plan_run(config, resolve_model(config), target_);
+}
+
+double PlannedRuns::spread(std::int64_t ranks) const {
+  return 1.0 + cluster_.spread * standard_maximum(ranks);
+}
+
+std::int64_t PlannedRuns::threads(const RunConfig& config,
+                                  const PlannedRun& run,
+                                  std::int64_t ranks) const {
+  return config.origins.places.contains("run.threads")
+             ? run.plan.threads
+             : std::max<std::int64_t>(1, cluster_.host.cores / ranks);
+}
+
+std::vector<TimedProgram> PlannedRuns::timed(const RunConfig& config,
+                                             const PlannedRun& run,
+                                             const RunPrograms& programs,
+                                             std::int64_t ranks) const {
+  const CollectiveStyle style = config.comm.reduction == Reduction::kNative
+                                    ? CollectiveStyle::kNative
+                                    : CollectiveStyle::kOwn;
+  std::vector<TimedProgram> list;
+  for (const Programs& own : programs) {
+    list.push_back(
+        time_program(own.step, run.plan.layout.mesh, cluster_, style, threads(config, run, ranks)));
+  }
+  return list;
+}
+
+std::shared_ptr<const PlannedRuns::Probe> PlannedRuns::probe(const PlanChoice& choice,
+                                                             bool has_states) const {
+  PlanChoice probed = choice;
+  probed.pipeline = 1;
+  probed.schedule.clear();
+  probed.chunks = 1;
+  probed.num_microbatches = choice.num_microbatches == 1 ? 1 : kProbed;
+  if (!has_states && choice.data > 1) {
+    // Without gradients that are added up, which other ranks may do with a part of them.
+    probed.num_microbatches = 1;
+    probed.data = 1;
+    probed.state = {};
+  }
+  const std::string key = format("{} m{}", all_words(probed), probed.num_microbatches);
+  return probes_.get(key, [&]() -> Probe {
+    try {
+      return make_probe(probed, choice.num_ranks());
+    } catch (const Error& error) {
+      if (!is_refusal(error)) {
+        throw;
+      }
+      return {.is_refused = true};
+    }
+  });
+}
+
+PlannedRuns::Probe PlannedRuns::make_probe(const PlanChoice& choice, std::int64_t ranks) const {
+  RunConfig config = with_choice(config_, choice);
+  config.train.global_batch = choice.data * choice.microbatch * choice.num_microbatches;
+  config.validation.every = 0;
+  Probe made = {.microbatches = choice.num_microbatches, .data = choice.data};
+  const auto measure = [&](std::int64_t layers) {
+    config.model.layers = layers;
+    const RunConfig resolved = resolve(config, ConfigUse::kPlan);
+    const PlannedRun run = planned(resolved);
+    const RunPrograms programs = compile_run(run.plan, run.target);
+    const TimedProgram program = timed(resolved, run, programs, ranks).front();
+    made.parts = step_parts(program, spread(ranks));
+    made.ends = step_ends(program, spread(ranks));
+    return step_sums(program, spread(ranks));
+  };
+  const StepSums few = measure(few_layers_);
+  if (few_layers_ == num_layers_) {
+    made.sums = few;
+    return made;
+  }
+  const StepSums more = measure(few_layers_ + period_);
+  const auto steps = static_cast<double>((num_layers_ - few_layers_) / period_);
+  made.sums = combine(1.0 - steps, few, steps, more);
+  const double part = 1.0 / static_cast<double>(period_);
+  made.layer = combine(-part, few, part, more);
+  return made;
+}
+
+std::shared_ptr<const PipelinePlan> PlannedRuns::pipeline(const PlanChoice& choice) const {
+  PlanChoice plain = choice;
+  plain.state = {};
+  const std::string key = format("{} m{}", all_words(plain), plain.num_microbatches);
+  return pipelines_.get(key, [&] { return make_pipeline(plain); });
+}
+
+std::shared_ptr<const PipelineCosts> PlannedRuns::costs(const PlanChoice& choice) const {
+  PlanChoice plain = choice;
+  plain.schedule = "1f1b";
+  plain.chunks = 1;
+  plain.state = {};
+  return costs_.get(all_words(plain), [&] { return make_costs(plain); });
+}
+
+// Those of all layers, from a model of few: the first, those between, and the last.
+PipelineCosts PlannedRuns::make_costs(const PlanChoice& choice) const {
+  RunConfig config = resolved(choice);
+  const std::int64_t few = std::min(num_layers_, few_layers_ + period_);
+  config.model.layers = few;
+  Plan plan = planned_single(config);
+  plan.layout = resolve_layout(config).layout;
+  PipelineCosts costs = pipeline_costs(config, plan, target_);
+  const std::vector<ActionCosts> layers = std::exchange(costs.parts.layers, {});
+  const bool ends_alike = (num_layers_ - few) % period_ == 0;
+  for (std::int64_t i = 0; i < num_layers_; ++i) {
+    const bool is_last = i + 1 == num_layers_ && ends_alike;
+    const std::int64_t like = few == num_layers_ ? i
+                              : is_last          ? few - 1
+                              : i == 0           ? 0
+                                                 : 1 + (i - 1) % period_;
+    costs.parts.layers.push_back(layers[static_cast<std::size_t>(like)]);
+  }
+  return costs;
+}
+
+// As plan_run() has it.
+PipelinePlan PlannedRuns::make_pipeline(const PlanChoice& choice) const {
+  const std::shared_ptr<const PipelineCosts> costs = this->costs(choice);
+  const RunConfig config = resolved(choice);
+  Plan plan = planned_single(config);
+  plan.num_microbatches = choice.num_microbatches;
+  return resolve_pipeline(config, plan, *costs).plan;
+}
+
+// All of a plan but its ranks along the pipeline.
+Plan PlannedRuns::planned_single(RunConfig config) const {
+  config.parallel.ranks = *config.parallel.ranks / config.parallel.pipeline;
+  config.parallel.pipeline = 1;
+  return planned(config).plan;
+}
+
+PlanBound PlannedRuns::bound(const PlanChoice& choice, int number) const {
+  try {
+    return bound_or_throw(choice, number);
+  } catch (const Error& error) {
+    if (!is_refusal(error)) {
+      throw;
+    }
+    return {.is_refused = true};
+  }
+}
+
+PlanBound PlannedRuns::bound_or_throw(const PlanChoice& choice, int number) const {
+  const bool has_states = number > 1 && choice.data > 1;
+  const std::shared_ptr<const Probe> probe = this->probe(choice, has_states);
+  if (probe->is_refused) {
+    return {.is_refused = true};
+  }
+  PlanBound bound;
+  double bytes = 0.0;
+  if (choice.pipeline == 1) {
+    bound.seconds = single_seconds(choice, *probe);
+    bytes = single_memory(choice, *probe);
+  } else if (number == 0) {
+    bound.seconds = filled(layer_seconds(probe->parts, num_layers_), choice);
+    const auto layers = static_cast<double>((num_layers_ + choice.pipeline - 1) / choice.pipeline);
+    bytes = state_bytes_of(choice, layers * probe->layer.parameters, layers * probe->layer.trained);
+  } else {
+    const std::shared_ptr<const PipelinePlan> pipeline = this->pipeline(choice);
+    bound.seconds = pipeline_seconds(choice, *probe, *pipeline);
+    bytes = pipeline_memory(choice, *probe, *pipeline);
+  }
+  bound.seconds *= kRounding;
+  bound.memory = static_cast<std::int64_t>(bytes * kRounding);
+  bound.fits = limit_ == 0 || bound.memory <= limit_;
+  return bound;
+}
+
+// Kernels and legs of stream 0 run one after the other, and so do all of the other stream's; while
+// collectives of a library run beside, and stream 0 computes, it does so more slowly.
+double PlannedRuns::single_seconds(const PlanChoice& choice, const Probe& probe) const {
+  const auto m = static_cast<double>(choice.num_microbatches);
+  const StreamSeconds step =
+      probe.microbatches > 1
+          ? whole_step(probe.sums, choice.num_microbatches)
+          : combine(m, probe.sums.microbatches[0], update_share(choice, probe), probe.sums.update);
+  const double elsewhere = step.streaming + step.talking + probe.ends.before + probe.ends.after;
+  const double slowed = std::max(0.0, step.beside_native - elsewhere);
+  return std::max(step.beside, step.computing + elsewhere + comm_share_ * slowed);
+}
+
+double PlannedRuns::pipeline_seconds(const PlanChoice& choice,
+                                     const Probe& probe,
+                                     const PipelinePlan& pipeline) const {
+  const ActionTable& table = pipeline.table;
+  const std::vector<ActionCosts> costs = action_costs(probe.parts, pipeline.layers);
+  const bool is_whole = table.slices == 1;
+  double seconds = least_of_ranks(table, costs, is_whole);
+  if (is_whole && !splits_backward(table)) {
+    seconds = std::max(seconds, timeline(table, costs).makespan);
+  }
+  const auto layers = static_cast<double>(std::ranges::min(pipeline.layers));
+  return seconds + layers * update_share(choice, probe) * probe.layer.update.main();
+}
+
+Placement PlannedRuns::placement_of(const PlanChoice& choice) const {
+  if (choice.state.degrees || choice.data == 1) {
+    return choice.state.degrees.value_or(Placement());
+  }
+  const Mesh mesh = make_mesh(
+      cluster_, {.data = choice.data, .tensor = choice.tensor, .pipeline = choice.pipeline});
+  return preset(choice.state.preset, mesh).placement;
+}
+
+// What a rank does of the update that the probe has.
+double PlannedRuns::update_share(const PlanChoice& choice, const Probe& probe) const {
+  return probe.data == choice.data ? 1.0
+                                   : 1.0 / static_cast<double>(placement_of(choice).optimizer);
+}
+
+// Without padding, and without gradients where a step has one microbatch, which may not keep them.
+double PlannedRuns::state_bytes_of(const PlanChoice& choice,
+                                   double parameters,
+                                   double trained) const {
+  const Placement placement = placement_of(choice);
+  const auto bytes = [&](double elements) {
+    return state_bytes(placement,
+                       {.elements = static_cast<std::int64_t>(elements),
+                        .ranks = choice.data,
+                        .compute = config_.train.dtype,
+                        .moments = config_.optimizer.moments});
+  };
+  const StateBytes all = bytes(parameters);
+  const StateBytes own = bytes(trained);
+  const bool adds_up = choice.num_microbatches > 1 && config_.optimizer.gradients == DType::kF32;
+  return static_cast<double>(all.param + all.secondary + own.optimizer + (adds_up ? own.grad : 0));
+}
+
+double PlannedRuns::single_memory(const PlanChoice& choice, const Probe& probe) const {
+  const StepSums& sums = probe.sums;
+  return std::max(state_bytes_of(choice, sums.parameters, sums.trained) + sums.activations,
+                  choice.data == 1 ? sums.persistent + sums.activations : 0.0);
+}
+
+// A rank keeps what its layers leave for backward of every microbatch in flight; the last layer's
+// is left out, as it may be where the next one's begins.
+double PlannedRuns::pipeline_memory(const PlanChoice& choice,
+                                    const Probe& probe,
+                                    const PipelinePlan& pipeline) const {
+  const ActionTable& table = pipeline.table;
+  const Timeline plain = timeline(table);
+  double most = 0.0;
+  for (std::int64_t rank = 0; rank < table.ranks; ++rank) {
+    std::int64_t layers = 0;
+    std::int64_t fewest = num_layers_;
+    for (const std::int64_t stage : stages_of_rank(table, rank)) {
+      const std::int64_t own = pipeline.layers[static_cast<std::size_t>(stage)];
+      layers += own;
+      fewest = std::min(fewest, own);
+    }
+    const auto count = static_cast<double>(layers);
+    const auto held =
+        static_cast<double>(plain.held_by_rank[static_cast<std::size_t>(rank)].forwards) *
+        static_cast<double>(std::max<std::int64_t>(0, fewest - 1)) /
+        static_cast<double>(table.slices);
+    most = std::max(
+        most,
+        state_bytes_of(choice, count * probe.layer.parameters, count * probe.layer.trained) +
+            held * probe.layer.activations);
+  }
+  return most;
+}
+
+PlanOutcome PlannedRuns::evaluate(const PlanChoice& choice) const {
+  try {
+    return evaluate_config(resolved(choice));
+  } catch (const Error& error) {
+    if (error.code() == ErrorCode::kOutOfMemory) {
+      return {.fits = false, .limit = limit_};
+    }
+    if (!is_refusal(error)) {
+      throw;
+    }
+    return {.is_refused = true};
+  }
+}
+
+PlanOutcome PlannedRuns::evaluate_own(std::int64_t ranks) const {
+  RunConfig config = config_;
+  config.parallel.ranks = ranks;
+  return evaluate_config(resolve(std::move(config), ConfigUse::kPlan));
+}
+
+PlanOutcome PlannedRuns::evaluate_config(const RunConfig& config) const {
+  const PlannedRun run = planned(config);
+  const RunPrograms programs = compile_plan(config, run);
+  const MemoryFit fit = planned_memory(config, run, programs).fit;
+  PlanOutcome outcome = {.memory = fit.needed, .limit = fit.limit};
+  if (fit.of != MemoryFit::Limit::kNone && fit.needed > fit.limit) {
+    outcome.fits = false;
+    return outcome;
+  }
+  const Mesh& mesh = run.plan.layout.mesh;
+  const std::vector<TimedProgram> list = timed(config, run, programs, mesh.num_ranks());
+  std::vector<std::size_t> program_of;
+  for (std::int64_t rank = 0; rank < mesh.num_ranks(); ++rank) {
+    program_of.push_back(static_cast<std::size_t>(pipeline_place(mesh, rank)));
+  }
+  outcome.seconds = to_seconds(
+      simulate({.mesh = mesh, .cluster = cluster_, .programs = list, .program_of = program_of},
+               {.spread = cluster_.spread, .threads = threads(config, run, mesh.num_ranks())})
+          .step);
+  return outcome;
+}
+
+}  // namespace tessera

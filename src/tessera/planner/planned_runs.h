@@ -1,0 +1,100 @@
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "tessera/config/run_config.h"
+#include "tessera/mesh/cluster.h"
+#include "tessera/mesh/placement.h"
+#include "tessera/plan/compile.h"
+#include "tessera/planner/by_key.h"
+#include "tessera/planner/plan_choice.h"
+#include "tessera/planner/search.h"
+#include "tessera/planner/step_sums.h"
+#include "tessera/resolve/make_plan.h"
+#include "tessera/resolve/resolve_pipeline.h"
+
+namespace tessera {
+
+// What the plans of a run on a cluster take: bounds of their steps and of their memory, and the
+// figures of those that are compiled. Several threads may ask at once.
+class PlannedRuns {
+ public:
+  // `config` as its file and the command line have it, for so many ranks. Borrows the cluster for
+  // its life.
+  PlannedRuns(RunConfig config, const Cluster& cluster, std::int64_t ranks);
+
+  // By which plans are cut, from the cheapest on; see docs/floors/planner.md:
+  // 0  work of the layers and bytes of the states, from a model of few layers on one data rank
+  // 1  the pipeline's schedule, with these
+  // 2  collectives of states, from a model of few layers with this placement
+  static constexpr int kNumBounds = 3;
+
+  PlanBound bound(const PlanChoice& choice, int number) const;
+
+  // Compiles the whole step, and simulates it where it fits. Its memory is what `tessera explain`
+  // says of the run.
+  PlanOutcome evaluate(const PlanChoice& choice) const;
+
+  // The same of the run as its file has it, with all its keys. Errors: kInvalidConfig.
+  PlanOutcome evaluate_own(std::int64_t ranks) const;
+
+  // The run file with the choice.
+  RunConfig config(const PlanChoice& choice) const { return with_choice(config_, choice); }
+
+ private:
+  struct Probe {
+    std::int64_t microbatches = 1;  // of its step
+    std::int64_t data = 1;
+    bool is_refused = false;
+    StepSums sums = {};   // of all layers, without a pipeline
+    StepSums layer = {};  // what one more layer adds
+    StepParts parts = {};
+    StepEnds ends = {};
+  };
+
+  RunConfig resolved(const PlanChoice& choice) const;
+  PlannedRun planned(const RunConfig& config) const;
+  Plan planned_single(RunConfig config) const;
+  double spread(std::int64_t ranks) const;
+  std::int64_t threads(const RunConfig& config, const PlannedRun& run, std::int64_t ranks) const;
+  std::vector<TimedProgram> timed(const RunConfig& config,
+                                  const PlannedRun& run,
+                                  const RunPrograms& programs,
+                                  std::int64_t ranks) const;
+  std::shared_ptr<const Probe> probe(const PlanChoice& choice, bool has_states) const;
+  Probe make_probe(const PlanChoice& choice, std::int64_t ranks) const;
+  std::shared_ptr<const PipelinePlan> pipeline(const PlanChoice& choice) const;
+  std::shared_ptr<const PipelineCosts> costs(const PlanChoice& choice) const;
+  PipelineCosts make_costs(const PlanChoice& choice) const;
+  PipelinePlan make_pipeline(const PlanChoice& choice) const;
+  PlanBound bound_or_throw(const PlanChoice& choice, int number) const;
+  PlanOutcome evaluate_config(const RunConfig& config) const;
+  double single_seconds(const PlanChoice& choice, const Probe& probe) const;
+  double pipeline_seconds(const PlanChoice& choice,
+                          const Probe& probe,
+                          const PipelinePlan& pipeline) const;
+  Placement placement_of(const PlanChoice& choice) const;
+  double update_share(const PlanChoice& choice, const Probe& probe) const;
+  double state_bytes_of(const PlanChoice& choice, double parameters, double trained) const;
+  double single_memory(const PlanChoice& choice, const Probe& probe) const;
+  double pipeline_memory(const PlanChoice& choice,
+                         const Probe& probe,
+                         const PipelinePlan& pipeline) const;
+
+  RunConfig config_;
+  const Cluster& cluster_;
+  Target target_;
+  std::int64_t num_layers_ = 0;
+  std::int64_t few_layers_ = 0;  // of the smaller of the two models that are measured
+  std::int64_t period_ = 1;      // layers after which kinds of layers repeat
+  std::int64_t limit_ = 0;       // bytes that no rank may exceed; 0: not known
+  double comm_share_ = 0.0;      // of a device, that a library's collectives take
+  mutable ByKey<Probe> probes_;
+  mutable ByKey<PipelineCosts> costs_;
+  mutable ByKey<PipelinePlan> pipelines_;
+};
+
+}  // namespace tessera

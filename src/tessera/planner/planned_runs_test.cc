@@ -1,0 +1,94 @@
+#include "tessera/planner/planned_runs.h"
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include <gtest/gtest.h>
+
+#include "tessera/base/random.h"
+#include "tessera/config/config.h"
+#include "tessera/planner/find_plans.h"
+#include "tessera/planner/space.h"
+#include "tessera/planner/test_drawn_run.h"
+#include "tessera/resolve/explanation.h"
+#include "tessera/resolve/simulated_run.h"
+
+namespace tessera {
+namespace {
+
+constexpr std::uint64_t kRuns = 4;
+// Of which one is looked at; no number of values of an axis is a multiple of it.
+constexpr std::size_t kStride = 23;
+
+// Every bound of every plan, beside what the plan is compiled and simulated to. Plans that bounds
+// leave out do not fit, and those that they refuse do not compile.
+void expect_bounds(const PlannedRuns& runs, const PlanChoice& choice) {
+  const PlanOutcome outcome = runs.evaluate(choice);
+  for (int number = 0; number < PlannedRuns::kNumBounds; ++number) {
+    const PlanBound bound = runs.bound(choice, number);
+    const std::string what = format("{}, bound {}", all_words(choice), number);
+    EXPECT_EQ(bound.is_refused, outcome.is_refused) << what;
+    if (outcome.is_refused) {
+      continue;
+    }
+    EXPECT_TRUE(bound.fits || !outcome.fits) << what;
+    EXPECT_LE(bound.memory, outcome.memory) << what;
+    if (outcome.fits) {
+      EXPECT_LE(bound.seconds, outcome.seconds) << what;
+    }
+  }
+}
+
+TEST(PlannedRuns, BoundsAreBelowWhatIsSimulated) {
+  for (std::uint64_t seed = 0; seed < kRuns; ++seed) {
+    const DrawnRun drawn(seed);
+    const PlannedRuns runs(drawn.config, drawn.cluster, 4);
+    const std::vector<PlanChoice> space = drawn.space();
+    for (std::size_t i = seed; i < space.size(); i += kStride) {
+      SCOPED_TRACE(format("seed {}", seed));
+      expect_bounds(runs, space[i]);
+    }
+  }
+}
+
+TEST(PlannedRuns, TheSearchFindsWhatAllPlansHave) {
+  for (std::uint64_t seed = 0; seed < kRuns; ++seed) {
+    const DrawnRun drawn(seed);
+    const FoundPlans all =
+        find_plans(drawn.config, drawn.cluster, {.search = {.exhaustive = true}});
+    const FoundPlans found = find_plans(drawn.config, drawn.cluster, {.search = {.seconds = 1e9}});
+    EXPECT_EQ(found.lower, all.lower) << seed;
+    EXPECT_LE(found.plans.front().outcome.seconds, 1.01 * all.lower) << seed;
+    EXPECT_LE(found.simulated, all.simulated);
+    EXPECT_EQ(found.size, all.size);
+  }
+}
+
+TEST(PlannedRuns, MemoryAndTimeAreThoseOfOtherCommands) {
+  const DrawnRun drawn(1);
+  const PlannedRuns runs(drawn.config, drawn.cluster, 4);
+  const FoundPlans found = find_plans(drawn.config, drawn.cluster, {.search = {.seconds = 1e9}});
+  ASSERT_FALSE(found.plans.empty());
+  for (const RankedPlan& plan : found.plans) {
+    const SimulatedRun run(with_choice(drawn.config, plan.choice), drawn.cluster);
+    EXPECT_EQ(plan.outcome.memory, run.facts()->fit.needed) << all_words(plan.choice);
+    EXPECT_EQ(plan.outcome.limit, run.facts()->fit.limit);
+    EXPECT_EQ(plan.outcome.seconds, to_seconds(run.simulate().step));
+    EXPECT_LE(plan.outcome.memory, plan.outcome.limit);
+  }
+}
+
+TEST(PlannedRuns, AChoiceIsWhatItsKeysSay) {
+  const DrawnRun drawn(2);
+  for (const PlanChoice& choice : drawn.space()) {
+    RunConfig config = drawn.config;
+    for (const std::string& key : choice_overrides(choice)) {
+      apply_override(config, key);
+    }
+    EXPECT_EQ(config, with_choice(drawn.config, choice)) << all_words(choice);
+  }
+}
+
+}  // namespace
+}  // namespace tessera

@@ -1,0 +1,195 @@
+#include "tessera/planner/step_sums.h"
+
+#include <algorithm>
+#include <limits>
+#include <map>
+#include <utility>
+#include <vector>
+
+#include "tessera/ir/state.h"
+#include "tessera/program/program.h"
+
+namespace tessera {
+namespace {
+
+const Segment& segment_of(const TimedProgram& program, const IssueStep& step) {
+  return (*program.program)[program.program->calls[step.call].segment];
+}
+
+StreamSeconds seconds_of(const TimedProgram& program, const IssueStep& step, double spread) {
+  StreamSeconds seconds;
+  if (!step.works) {
+    return seconds;
+  }
+  for (const Piece& piece : program.pieces_of(step)) {
+    const double alone =
+        piece.is_leg() ? to_seconds(piece.ticks + piece.moving) : spread * to_seconds(piece.ticks);
+    if (step.stream != 0) {
+      seconds.beside += alone;
+      seconds.beside_native += piece.native ? alone : 0.0;
+    } else if (piece.is_leg()) {
+      seconds.talking += alone;
+    } else {
+      (piece.compute > 0 ? seconds.computing : seconds.streaming) += alone;
+    }
+  }
+  return seconds;
+}
+
+bool is_once(Action action) {
+  return action == Action::kStart || action == Action::kUpdate;
+}
+
+void add(StreamSeconds& sum, const StreamSeconds& more) {
+  sum = combine(1.0, sum, 1.0, more);
+}
+
+void add_memory(const Program& program, StepSums& sums) {
+  for (const Buffer& buffer : program.buffers) {
+    if (buffer.persistent) {
+      sums.persistent += static_cast<double>(program.total_bytes(buffer));
+    }
+  }
+  for (const MemoryRow& row : memory_by_category(program)) {
+    if (row.category == Category::kActivation) {
+      sums.activations = static_cast<double>(row.peak_bytes);
+    }
+  }
+  for (const StateBinding& state : program.states) {
+    if (state.state.role == StateRole::kParameter) {
+      const auto count = static_cast<double>(state.tensor.type.num_elements());
+      sums.parameters += count;
+      sums.trained += find_state(program, state.name, StateRole::kMoment1) != nullptr ? count : 0.0;
+    }
+  }
+}
+
+// What stream 0 does in one microbatch's forward or backward, by layer, and what comes before the
+// first and after the last instruction of a layer.
+struct PassSeconds {
+  double before = 0.0;
+  std::map<std::int32_t, double> layers;
+  double after = 0.0;
+};
+
+using Passes = std::map<std::pair<std::int32_t, Action>, PassSeconds>;  // by microbatch
+
+Passes pass_seconds(const TimedProgram& program, double spread) {
+  Passes passes;
+  for (const IssueStep& step : program.order.steps) {
+    const Call& call = program.program->calls[step.call];
+    const Action action = segment_of(program, step).code.action;
+    if (step.stream != 0 || is_once(action)) {
+      continue;
+    }
+    const double seconds = seconds_of(program, step, spread).main();
+    PassSeconds& pass = passes[{call.microbatch, action}];
+    const std::int32_t layer = instruction_of(*program.program, step).layer;
+    if (layer >= 0) {
+      pass.layers[layer] += seconds;
+    } else {
+      (pass.layers.empty() ? pass.before : pass.after) += seconds;
+    }
+  }
+  return passes;
+}
+
+double least_layer(const PassSeconds& pass) {
+  double least = std::numeric_limits<double>::infinity();
+  for (const auto& [layer, seconds] : pass.layers) {
+    least = std::min(least, seconds);
+  }
+  return pass.layers.empty() ? 0.0 : least;
+}
+
+}  // namespace
+
+StreamSeconds combine(double x, const StreamSeconds& a, double y, const StreamSeconds& b) {
+  const auto sum = [&](double StreamSeconds::* part) {
+    return std::max(0.0, x * a.*part + y * b.*part);
+  };
+  return {.computing = sum(&StreamSeconds::computing),
+          .streaming = sum(&StreamSeconds::streaming),
+          .talking = sum(&StreamSeconds::talking),
+          .beside = sum(&StreamSeconds::beside),
+          .beside_native = sum(&StreamSeconds::beside_native)};
+}
+
+StepSums combine(double x, const StepSums& a, double y, const StepSums& b) {
+  const auto sum = [&](double StepSums::* part) {
+    return std::max(0.0, x * a.*part + y * b.*part);
+  };
+  StepSums sums = {.update = combine(x, a.update, y, b.update),
+                   .persistent = sum(&StepSums::persistent),
+                   .activations = sum(&StepSums::activations),
+                   .parameters = sum(&StepSums::parameters),
+                   .trained = sum(&StepSums::trained)};
+  for (std::size_t i = 0; i < sums.microbatches.size(); ++i) {
+    sums.microbatches[i] = combine(x, a.microbatches[i], y, b.microbatches[i]);
+  }
+  return sums;
+}
+
+StreamSeconds whole_step(const StepSums& sums, std::int64_t microbatches) {
+  StreamSeconds whole = combine(1.0, sums.update, 1.0, sums.microbatches[0]);
+  if (microbatches > 1) {
+    add(whole, sums.microbatches[2]);
+    const auto between = static_cast<double>(microbatches - 2);
+    whole = combine(1.0, whole, between, sums.microbatches[1]);
+  }
+  return whole;
+}
+
+StepSums step_sums(const TimedProgram& program, double spread) {
+  StepSums sums;
+  for (const IssueStep& step : program.order.steps) {
+    const auto microbatch = static_cast<std::size_t>(program.program->calls[step.call].microbatch);
+    const bool is_update = segment_of(program, step).code.action == Action::kUpdate;
+    add(is_update ? sums.update : sums.microbatches.at(microbatch),
+        seconds_of(program, step, spread));
+  }
+  add_memory(*program.program, sums);
+  return sums;
+}
+
+StepParts step_parts(const TimedProgram& program, double spread) {
+  const double none = std::numeric_limits<double>::infinity();
+  const PartSeconds most = {.forward = none, .backward = none};
+  StepParts parts = {.embedding = most, .layer = most, .head = most};
+  const auto take = [](double& least, double seconds) { least = std::min(least, seconds); };
+  for (const auto& [of, pass] : pass_seconds(program, spread)) {
+    const bool is_forward = of.second == Action::kForward;
+    take(is_forward ? parts.layer.forward : parts.layer.backward, least_layer(pass));
+    take(is_forward ? parts.embedding.forward : parts.head.backward, pass.before);
+    take(is_forward ? parts.head.forward : parts.embedding.backward, pass.after);
+  }
+  return parts;
+}
+
+StepEnds step_ends(const TimedProgram& program, double spread) {
+  StepEnds ends;
+  const std::vector<IssueStep>& steps = program.order.steps;
+  std::vector<double> beside = {0.0};  // seconds of the other stream, up to each step
+  double main = 0.0;
+  bool has_waited = false;
+  double before_tail = 0.0;
+  double before_update = 0.0;
+  for (const IssueStep& step : steps) {
+    const StreamSeconds seconds = seconds_of(program, step, spread);
+    if (seconds.main() > 0.0 && step.num_waits > 0 && !std::exchange(has_waited, true)) {
+      const StepIndex awaited = std::ranges::max(program.order.waits_of(step));
+      ends.before = std::max(
+          0.0, beside[awaited] + seconds_of(program, steps[awaited], spread).beside - main);
+    }
+    main += seconds.main();
+    beside.push_back(beside.back() + seconds.beside);
+    if (segment_of(program, step).code.action != Action::kUpdate) {
+      before_tail = seconds.main() > 0.0 ? beside.back() : before_tail;
+      before_update = beside.back();
+    }
+  }
+  ends.after = before_update - before_tail;
+  return ends;
+}
+
+}  // namespace tessera
