@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <functional>
 #include <numeric>
 #include <tuple>
 #include <utility>
@@ -10,12 +11,42 @@
 #include "tessera/base/error.h"
 #include "tessera/base/units.h"
 #include "tessera/planner/planned_runs.h"
+#include "tessera/resolve/resolve.h"
+#include "tessera/resolve/simulated_run.h"
 
 namespace tessera {
 namespace {
 
 // Plans so near to each other are not told apart by their time.
 constexpr double kTie = 1.01;
+
+// How loose a bound is depends on the schedule, and on whether states are cut.
+std::size_t kind_of(const PlanChoice& choice) {
+  return std::hash<std::string>()(
+      format("{} {} {}", choice.schedule, choice.state.preset, choice.recompute));
+}
+
+// That of the run file, where the space has it.
+std::vector<std::size_t> plan_of_file(const RunConfig& config,
+                                      const Cluster& cluster,
+                                      std::int64_t ranks,
+                                      const std::vector<PlanChoice>& space) {
+  RunConfig own = config;
+  own.parallel.ranks = ranks;
+  own.run.device = to_string(target_of(cluster).kind);
+  try {
+    const PlanChoice choice = choice_of(resolve(std::move(own), ConfigUse::kPlan));
+    const auto found = std::ranges::find(space, choice);
+    if (found != space.end()) {
+      return {static_cast<std::size_t>(found - space.begin())};
+    }
+  } catch (const Error& error) {
+    if (error.code() != ErrorCode::kInvalidConfig) {
+      throw;
+    }
+  }
+  return {};
+}
 
 std::vector<RankedPlan> ranked(const std::vector<PlanChoice>& space, const SearchResult& found) {
   std::vector<RankedPlan> plans;
@@ -121,7 +152,9 @@ FoundPlans find_plans(const RunConfig& config,
       .size = space.size(),
       .num_bounds = PlannedRuns::kNumBounds,
       .bound = [&](std::size_t plan, int number) { return runs.bound(space[plan], number); },
-      .evaluate = [&](std::size_t plan) { return runs.evaluate(space[plan]); }};
+      .evaluate = [&](std::size_t plan) { return runs.evaluate(space[plan]); },
+      .kind = [&](std::size_t plan) { return kind_of(space[plan]); },
+      .first = plan_of_file(config, cluster, ranks, space)};
   const SearchResult result = search(problem, options.search);
   FoundPlans found = {.ranks = ranks,
                       .tokens_per_step = config.train.global_batch * config.data.sequence_length,

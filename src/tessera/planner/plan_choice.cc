@@ -11,6 +11,14 @@ std::string degree_text(std::int64_t degree) {
   return format("{}", degree);
 }
 
+std::string list_text(const std::vector<std::int64_t>& numbers) {
+  std::string text;
+  for (const std::int64_t number : numbers) {
+    text += format("{}{}", text.empty() ? "[" : ", ", number);
+  }
+  return text + "]";
+}
+
 // What a preset's wires are where no key says them: they stay when the preset goes.
 void keep_preset_wires(StateSection& state) {
   if (state.preset == "zeropp" || state.preset == "topo") {
@@ -54,11 +62,10 @@ RunConfig with_choice(RunConfig config, const PlanChoice& choice) {
   config.parallel.pipeline = choice.pipeline;
   config.train.microbatch = choice.microbatch;
   config.memory.recompute = choice.recompute ? Recompute::kFull : Recompute::kNone;
-  config.pipeline.layers.reset();
-  config.pipeline.chunks.reset();
   if (choice.pipeline > 1) {
     config.pipeline.schedule = choice.schedule;
     config.pipeline.chunks = choice.chunks;
+    config.pipeline.layers = choice.layers;
   } else {
     config.pipeline = {};
   }
@@ -80,6 +87,7 @@ std::vector<std::string> choice_overrides(const PlanChoice& choice) {
   if (choice.pipeline > 1) {
     set("pipeline.schedule", choice.schedule);
     set("pipeline.chunks", degree_text(choice.chunks));
+    set("pipeline.layers", list_text(choice.layers));
   }
   set("state.preset", choice.state.preset);
   if (const std::optional<Placement>& degrees = choice.state.degrees) {

@@ -31,6 +31,7 @@ struct PlanChoice {
   bool recompute = false;
   std::string schedule = {};  // of pipeline ranks; empty: there are none
   std::int64_t chunks = 1;
+  std::vector<std::int64_t> layers = {};  // of each stage; none without a pipeline
   StateChoice state = {};
   bool float8 = false;  // products of the layers in 8-bit floats, which the run file has not
 
@@ -39,8 +40,7 @@ struct PlanChoice {
   friend bool operator==(const PlanChoice&, const PlanChoice&) = default;
 };
 
-// `config` with the choice in place of what it says. What a run file may not say beside it, such as
-// the layers of each stage, is left out.
+// `config` with the choice in place of what it says.
 RunConfig with_choice(RunConfig config, const PlanChoice& choice);
 
 // The keys that with_choice() sets, as "--section.key=value".

@@ -1,22 +1,17 @@
 #include "tessera/planner/planned_runs.h"
 
 #include <algorithm>
-#include <cmath>
 #include <utility>
 
 #include "tessera/actions/schedules.h"
-#include "tessera/actions/split_layers.h"
 #include "tessera/actions/timeline.h"
 #include "tessera/base/error.h"
 #include "tessera/cost/constants.h"
 #include "tessera/mesh/placement.h"
-#include "tessera/plan/model_costs.h"
 #include "tessera/plan/run_layout.h"
 #include "tessera/planner/space.h"
 #include "tessera/resolve/explanation.h"
 #include "tessera/resolve/resolve.h"
-#include "tessera/resolve/resolve_layout.h"
-#include "tessera/resolve/resolve_pipeline.h"
 #include "tessera/resolve/simulated_run.h"
 #include "tessera/simulate/simulate.h"
 
@@ -34,20 +29,16 @@ double whole(const PartSeconds& part) {
   return part.forward + part.backward;
 }
 
-// What a step of one pipeline rank's microbatches takes in all stages.
-double layer_seconds(const StepParts& parts, std::int64_t layers) {
-  return whole(parts.embedding) + static_cast<double>(layers) * whole(parts.layer) +
-         whole(parts.head);
+// Where a stage of a named schedule is.
+std::int64_t rank_of(const PlanChoice& choice, std::int64_t stage) {
+  const bool is_v = choice.schedule == "zb-v" || choice.schedule == "dualpipe-v";
+  return is_v && stage >= choice.pipeline ? 2 * choice.pipeline - 1 - stage
+                                          : stage % choice.pipeline;
 }
 
-// Of one-stage ranks that do backward in one: rank r waits for the forwards of those before it, and
-// these for its backward, so that sum of x_0 to x_r + (m - 1) x_r <= T for each r. The least T is
-// where all are equal.
-double filled(double seconds, const PlanChoice& choice) {
-  const auto m = static_cast<double>(choice.num_microbatches);
-  const auto p = static_cast<double>(choice.pipeline);
-  const bool is_plain = choice.schedule == "1f1b" || choice.schedule == "gpipe";
-  return is_plain ? seconds / (1.0 - std::pow(1.0 - 1.0 / m, p)) : seconds * m / p;
+bool splits_backward(const PlanChoice& choice) {
+  return choice.schedule != "gpipe" && choice.schedule != "1f1b" &&
+         choice.schedule != "interleaved" && choice.schedule != "looped-bfs";
 }
 
 std::vector<ActionCosts> action_costs(const StepParts& parts,
@@ -71,32 +62,6 @@ std::vector<ActionCosts> action_costs(const StepParts& parts,
     costs.push_back(cost);
   }
   return costs;
-}
-
-bool splits_backward(const ActionTable& table) {
-  return std::ranges::any_of(table.rows, [](const std::vector<StageAction>& row) {
-    return std::ranges::find(row, ActionKind::kInputGradient, &StageAction::kind) != row.end();
-  });
-}
-
-// Each rank does all of its own after the first forwards before it.
-double least_of_ranks(const ActionTable& table,
-                      const std::vector<ActionCosts>& costs,
-                      bool has_fill) {
-  double least = 0.0;
-  for (std::int64_t rank = 0; rank < table.ranks; ++rank) {
-    const std::vector<std::int64_t> stages = stages_of_rank(table, rank);
-    double seconds = 0.0;
-    for (const std::int64_t stage : stages) {
-      seconds +=
-          static_cast<double>(table.microbatches) * total(costs[static_cast<std::size_t>(stage)]);
-    }
-    for (std::int64_t stage = 0; has_fill && stage < stages.front(); ++stage) {
-      seconds += costs[static_cast<std::size_t>(stage)].forward;
-    }
-    least = std::max(least, seconds);
-  }
-  return least;
 }
 
 bool is_refusal(const Error& error) {
@@ -214,56 +179,23 @@ PlannedRuns::Probe PlannedRuns::make_probe(const PlanChoice& choice, std::int64_
   return made;
 }
 
-std::shared_ptr<const PipelinePlan> PlannedRuns::pipeline(const PlanChoice& choice) const {
-  PlanChoice plain = choice;
-  plain.state = {};
-  const std::string key = format("{} m{}", all_words(plain), plain.num_microbatches);
-  return pipelines_.get(key, [&] { return make_pipeline(plain); });
-}
-
-std::shared_ptr<const PipelineCosts> PlannedRuns::costs(const PlanChoice& choice) const {
-  PlanChoice plain = choice;
-  plain.schedule = "1f1b";
-  plain.chunks = 1;
-  plain.state = {};
-  return costs_.get(all_words(plain), [&] { return make_costs(plain); });
-}
-
-// Those of all layers, from a model of few: the first, those between, and the last.
-PipelineCosts PlannedRuns::make_costs(const PlanChoice& choice) const {
-  RunConfig config = resolved(choice);
-  const std::int64_t few = std::min(num_layers_, few_layers_ + period_);
-  config.model.layers = few;
-  Plan plan = planned_single(config);
-  plan.layout = resolve_layout(config).layout;
-  PipelineCosts costs = pipeline_costs(config, plan, target_);
-  const std::vector<ActionCosts> layers = std::exchange(costs.parts.layers, {});
-  const bool ends_alike = (num_layers_ - few) % period_ == 0;
-  for (std::int64_t i = 0; i < num_layers_; ++i) {
-    const bool is_last = i + 1 == num_layers_ && ends_alike;
-    const std::int64_t like = few == num_layers_ ? i
-                              : is_last          ? few - 1
-                              : i == 0           ? 0
-                                                 : 1 + (i - 1) % period_;
-    costs.parts.layers.push_back(layers[static_cast<std::size_t>(like)]);
-  }
-  return costs;
-}
-
-// As plan_run() has it.
-PipelinePlan PlannedRuns::make_pipeline(const PlanChoice& choice) const {
-  const std::shared_ptr<const PipelineCosts> costs = this->costs(choice);
-  const RunConfig config = resolved(choice);
-  Plan plan = planned_single(config);
-  plan.num_microbatches = choice.num_microbatches;
-  return resolve_pipeline(config, plan, *costs).plan;
-}
-
-// All of a plan but its ranks along the pipeline.
-Plan PlannedRuns::planned_single(RunConfig config) const {
-  config.parallel.ranks = *config.parallel.ranks / config.parallel.pipeline;
-  config.parallel.pipeline = 1;
-  return planned(config).plan;
+std::shared_ptr<const ScheduleFacts> PlannedRuns::schedule(const PlanChoice& choice) const {
+  return schedules_.get(
+      format("{} p{} v{} m{}",
+             choice.schedule,
+             choice.pipeline,
+             choice.chunks,
+             choice.num_microbatches),
+      [&] {
+        ScheduleFacts facts = {.table =
+                                   make_table({.schedule = parse_pipeline_schedule(choice.schedule),
+                                               .ranks = choice.pipeline,
+                                               .chunks = choice.chunks,
+                                               .microbatches = choice.num_microbatches,
+                                               .slices = config_.pipeline.slices})};
+        facts.held = timeline(facts.table).held_by_rank;
+        return facts;
+      });
 }
 
 PlanBound PlannedRuns::bound(const PlanChoice& choice, int number) const {
@@ -288,14 +220,9 @@ PlanBound PlannedRuns::bound_or_throw(const PlanChoice& choice, int number) cons
   if (choice.pipeline == 1) {
     bound.seconds = single_seconds(choice, *probe);
     bytes = single_memory(choice, *probe);
-  } else if (number == 0) {
-    bound.seconds = filled(layer_seconds(probe->parts, num_layers_), choice);
-    const auto layers = static_cast<double>((num_layers_ + choice.pipeline - 1) / choice.pipeline);
-    bytes = state_bytes_of(choice, layers * probe->layer.parameters, layers * probe->layer.trained);
   } else {
-    const std::shared_ptr<const PipelinePlan> pipeline = this->pipeline(choice);
-    bound.seconds = pipeline_seconds(choice, *probe, *pipeline);
-    bytes = pipeline_memory(choice, *probe, *pipeline);
+    bound.seconds = pipeline_seconds(choice, *probe, number > 0);
+    bytes = pipeline_memory(choice, *probe, number > 0);
   }
   bound.seconds *= kRounding;
   bound.memory = static_cast<std::int64_t>(bytes * kRounding);
@@ -304,30 +231,62 @@ PlanBound PlannedRuns::bound_or_throw(const PlanChoice& choice, int number) cons
 }
 
 // Kernels and legs of stream 0 run one after the other, and so do all of the other stream's; while
-// collectives of a library run beside, and stream 0 computes, it does so more slowly.
-double PlannedRuns::single_seconds(const PlanChoice& choice, const Probe& probe) const {
-  const auto m = static_cast<double>(choice.num_microbatches);
-  const StreamSeconds step =
-      probe.microbatches > 1
-          ? whole_step(probe.sums, choice.num_microbatches)
-          : combine(m, probe.sums.microbatches[0], update_share(choice, probe), probe.sums.update);
-  const double elsewhere = step.streaming + step.talking + probe.ends.before + probe.ends.after;
+// collectives of a library run beside, and stream 0 computes, it does so more slowly. `idle`:
+// seconds in which stream 0 has nothing to do.
+double PlannedRuns::rank_seconds(const StreamSeconds& step, double idle) const {
+  const double elsewhere = step.streaming + step.talking + idle;
   const double slowed = std::max(0.0, step.beside_native - elsewhere);
   return std::max(step.beside, step.computing + elsewhere + comm_share_ * slowed);
 }
 
+StreamSeconds PlannedRuns::all_of(const PlanChoice& choice,
+                                  const Probe& probe,
+                                  const StepSums& sums) const {
+  const auto m = static_cast<double>(choice.num_microbatches);
+  return probe.microbatches > 1
+             ? whole_step(sums, choice.num_microbatches)
+             : combine(m, sums.microbatches[0], update_share(choice, probe), sums.update);
+}
+
+double PlannedRuns::single_seconds(const PlanChoice& choice, const Probe& probe) const {
+  return rank_seconds(all_of(choice, probe, probe.sums), probe.ends.before + probe.ends.after);
+}
+
 double PlannedRuns::pipeline_seconds(const PlanChoice& choice,
                                      const Probe& probe,
-                                     const PipelinePlan& pipeline) const {
-  const ActionTable& table = pipeline.table;
-  const std::vector<ActionCosts> costs = action_costs(probe.parts, pipeline.layers);
-  const bool is_whole = table.slices == 1;
-  double seconds = least_of_ranks(table, costs, is_whole);
-  if (is_whole && !splits_backward(table)) {
-    seconds = std::max(seconds, timeline(table, costs).makespan);
+                                     bool with_table) const {
+  const std::vector<ActionCosts> costs = action_costs(probe.parts, choice.layers);
+  const bool is_whole = config_.pipeline.slices == 1;
+  const bool is_joint = is_whole && !splits_backward(choice);
+  const double update = update_share(choice, probe) * probe.layer.update.main();
+  const StreamSeconds layer = all_of(choice, probe, probe.layer);
+  const auto m = static_cast<double>(choice.num_microbatches);
+  const auto ranks = static_cast<std::size_t>(choice.pipeline);
+  std::vector<StreamSeconds> work(ranks);
+  std::vector<double> idle(ranks, 0.0);  // least seconds before and after its own work
+  std::vector<double> updates(ranks, 0.0);
+  double before = 0.0;  // of a microbatch in the stages before
+  for (std::size_t stage = 0; stage < costs.size(); ++stage) {
+    const auto rank = static_cast<std::size_t>(rank_of(choice, static_cast<std::int64_t>(stage)));
+    const auto layers = static_cast<double>(choice.layers[stage]);
+    work[rank] = combine(1.0, work[rank], layers, layer);
+    work[rank].computing += stage == 0 ? m * whole(probe.parts.embedding) : 0.0;
+    work[rank].computing += stage + 1 == costs.size() ? m * whole(probe.parts.head) : 0.0;
+    updates[rank] += layers * update;
+    idle[rank] = stage < ranks && is_whole ? before : idle[rank];
+    before += is_joint ? total(costs[stage]) : costs[stage].forward;
   }
-  const auto layers = static_cast<double>(std::ranges::min(pipeline.layers));
-  return seconds + layers * update_share(choice, probe) * probe.layer.update.main();
+  double seconds = 0.0;
+  for (std::size_t rank = 0; rank < ranks; ++rank) {
+    // While the backwards before its own are done, a rank may begin its update.
+    const double hidden = is_joint ? updates[rank] : 0.0;
+    seconds = std::max(seconds, rank_seconds(work[rank], std::max(0.0, idle[rank] - hidden)));
+  }
+  if (with_table && is_joint) {
+    seconds = std::max(
+        seconds, timeline(schedule(choice)->table, costs).makespan + std::ranges::min(updates));
+  }
+  return seconds;
 }
 
 Placement PlannedRuns::placement_of(const PlanChoice& choice) const {
@@ -366,34 +325,34 @@ double PlannedRuns::state_bytes_of(const PlanChoice& choice,
 double PlannedRuns::single_memory(const PlanChoice& choice, const Probe& probe) const {
   const StepSums& sums = probe.sums;
   return std::max(state_bytes_of(choice, sums.parameters, sums.trained) + sums.activations,
-                  choice.data == 1 ? sums.persistent + sums.activations : 0.0);
+                  probe.data == choice.data ? sums.persistent + sums.activations : 0.0);
 }
 
-// A rank keeps what its layers leave for backward of every microbatch in flight; the last layer's
-// is left out, as it may be where the next one's begins.
+// A rank keeps what its layers leave for backward of every microbatch in flight; a stage's last
+// layer's is left out, as it may be where the next one's begins.
 double PlannedRuns::pipeline_memory(const PlanChoice& choice,
                                     const Probe& probe,
-                                    const PipelinePlan& pipeline) const {
-  const ActionTable& table = pipeline.table;
-  const Timeline plain = timeline(table);
+                                    bool with_table) const {
+  const auto ranks = static_cast<std::size_t>(choice.pipeline);
+  std::vector<std::int64_t> layers(ranks, 0);
+  std::vector<std::int64_t> fewest(ranks, num_layers_);
+  for (std::size_t stage = 0; stage < choice.layers.size(); ++stage) {
+    const auto rank = static_cast<std::size_t>(rank_of(choice, static_cast<std::int64_t>(stage)));
+    layers[rank] += choice.layers[stage];
+    fewest[rank] = std::min(fewest[rank], choice.layers[stage]);
+  }
+  const std::shared_ptr<const ScheduleFacts> facts = with_table ? schedule(choice) : nullptr;
   double most = 0.0;
-  for (std::int64_t rank = 0; rank < table.ranks; ++rank) {
-    std::int64_t layers = 0;
-    std::int64_t fewest = num_layers_;
-    for (const std::int64_t stage : stages_of_rank(table, rank)) {
-      const std::int64_t own = pipeline.layers[static_cast<std::size_t>(stage)];
-      layers += own;
-      fewest = std::min(fewest, own);
-    }
-    const auto count = static_cast<double>(layers);
-    const auto held =
-        static_cast<double>(plain.held_by_rank[static_cast<std::size_t>(rank)].forwards) *
-        static_cast<double>(std::max<std::int64_t>(0, fewest - 1)) /
-        static_cast<double>(table.slices);
+  for (std::size_t rank = 0; rank < ranks; ++rank) {
+    const auto count = static_cast<double>(layers[rank]);
+    const double held = facts ? static_cast<double>(facts->held[rank].forwards) /
+                                    static_cast<double>(config_.pipeline.slices)
+                              : 1.0;
+    const auto kept = static_cast<double>(std::max<std::int64_t>(0, fewest[rank] - 1));
     most = std::max(
         most,
         state_bytes_of(choice, count * probe.layer.parameters, count * probe.layer.trained) +
-            held * probe.layer.activations);
+            held * kept * probe.layer.activations);
   }
   return most;
 }

@@ -5,6 +5,8 @@
 #include <string>
 #include <vector>
 
+#include "tessera/actions/action_table.h"
+#include "tessera/actions/timeline.h"
 #include "tessera/config/run_config.h"
 #include "tessera/mesh/cluster.h"
 #include "tessera/mesh/placement.h"
@@ -14,9 +16,14 @@
 #include "tessera/planner/search.h"
 #include "tessera/planner/step_sums.h"
 #include "tessera/resolve/make_plan.h"
-#include "tessera/resolve/resolve_pipeline.h"
 
 namespace tessera {
+
+// What a schedule is, whatever its actions cost.
+struct ScheduleFacts {
+  ActionTable table;
+  std::vector<PeakHeld> held = {};  // by rank
+};
 
 // What the plans of a run on a cluster take: bounds of their steps and of their memory, and the
 // figures of those that are compiled. Several threads may ask at once.
@@ -28,7 +35,7 @@ class PlannedRuns {
 
   // By which plans are cut, from the cheapest on; see docs/floors/planner.md:
   // 0  work of the layers and bytes of the states, from a model of few layers on one data rank
-  // 1  the pipeline's schedule, with these
+  // 1  with the pipeline's schedule
   // 2  collectives of states, from a model of few layers with this placement
   static constexpr int kNumBounds = 3;
 
@@ -57,7 +64,6 @@ class PlannedRuns {
 
   RunConfig resolved(const PlanChoice& choice) const;
   PlannedRun planned(const RunConfig& config) const;
-  Plan planned_single(RunConfig config) const;
   double spread(std::int64_t ranks) const;
   std::int64_t threads(const RunConfig& config, const PlannedRun& run, std::int64_t ranks) const;
   std::vector<TimedProgram> timed(const RunConfig& config,
@@ -66,23 +72,18 @@ class PlannedRuns {
                                   std::int64_t ranks) const;
   std::shared_ptr<const Probe> probe(const PlanChoice& choice, bool has_states) const;
   Probe make_probe(const PlanChoice& choice, std::int64_t ranks) const;
-  std::shared_ptr<const PipelinePlan> pipeline(const PlanChoice& choice) const;
-  std::shared_ptr<const PipelineCosts> costs(const PlanChoice& choice) const;
-  PipelineCosts make_costs(const PlanChoice& choice) const;
-  PipelinePlan make_pipeline(const PlanChoice& choice) const;
+  std::shared_ptr<const ScheduleFacts> schedule(const PlanChoice& choice) const;
   PlanBound bound_or_throw(const PlanChoice& choice, int number) const;
   PlanOutcome evaluate_config(const RunConfig& config) const;
+  double rank_seconds(const StreamSeconds& step, double idle) const;
+  StreamSeconds all_of(const PlanChoice& choice, const Probe& probe, const StepSums& sums) const;
   double single_seconds(const PlanChoice& choice, const Probe& probe) const;
-  double pipeline_seconds(const PlanChoice& choice,
-                          const Probe& probe,
-                          const PipelinePlan& pipeline) const;
+  double pipeline_seconds(const PlanChoice& choice, const Probe& probe, bool with_table) const;
   Placement placement_of(const PlanChoice& choice) const;
   double update_share(const PlanChoice& choice, const Probe& probe) const;
   double state_bytes_of(const PlanChoice& choice, double parameters, double trained) const;
   double single_memory(const PlanChoice& choice, const Probe& probe) const;
-  double pipeline_memory(const PlanChoice& choice,
-                         const Probe& probe,
-                         const PipelinePlan& pipeline) const;
+  double pipeline_memory(const PlanChoice& choice, const Probe& probe, bool with_table) const;
 
   RunConfig config_;
   const Cluster& cluster_;
@@ -93,8 +94,7 @@ class PlannedRuns {
   std::int64_t limit_ = 0;       // bytes that no rank may exceed; 0: not known
   double comm_share_ = 0.0;      // of a device, that a library's collectives take
   mutable ByKey<Probe> probes_;
-  mutable ByKey<PipelineCosts> costs_;
-  mutable ByKey<PipelinePlan> pipelines_;
+  mutable ByKey<ScheduleFacts> schedules_;
 };
 
 }  // namespace tessera

@@ -5,6 +5,7 @@
 #include <chrono>
 #include <exception>
 #include <limits>
+#include <map>
 #include <queue>
 #include <thread>
 
@@ -14,8 +15,13 @@
 namespace tessera {
 namespace {
 
-// Looked at together, whatever the number of threads.
-constexpr std::size_t kBatch = 4;
+// Looked at together, whatever the number of threads: bounds that are found, plans evaluated.
+constexpr std::size_t kBounds = 16;
+constexpr std::size_t kEvaluations = 2;
+// After so many turns without an evaluation the plan that seems fastest is evaluated all the same:
+// what is known to be fast leaves others out.
+constexpr int kPatience = 8;
+
 // Neighbours, whose first bounds have much in common, are one thread's.
 constexpr std::size_t kStride = 128;
 
@@ -54,6 +60,7 @@ class Search {
       : problem_(problem), options_(options), start_(std::chrono::steady_clock::now()) {
     result_.outcomes.resize(problem.size);
     result_.bounds.resize(problem.size);
+    heaps_.resize(static_cast<std::size_t>(problem.num_bounds));
   }
 
   SearchResult run() {
@@ -75,6 +82,8 @@ class Search {
     }
   };
 
+  using Heap = std::priority_queue<Candidate, std::vector<Candidate>, std::greater<>>;
+
   bool is_late() const { return !options_.exhaustive && seconds_since(start_) > options_.seconds; }
 
   void find_first_bounds() {
@@ -85,8 +94,21 @@ class Search {
         result_.bounds[i] = problem_.bound(i, 0);
       }
     });
+    evaluate_first();
     for (std::size_t i = 0; i < problem_.size; ++i) {
-      keep({.seconds = result_.bounds[i].seconds, .plan = i});
+      if (!result_.outcomes[i]) {
+        keep({.seconds = result_.bounds[i].seconds, .plan = i});
+      }
+    }
+  }
+
+  void evaluate_first() {
+    for (const std::size_t plan : problem_.first) {
+      const PlanBound& bound = result_.bounds[plan];
+      if (!bound.is_refused && bound.fits) {
+        result_.outcomes[plan] = problem_.evaluate(plan);
+        add(plan);
+      }
     }
   }
 
@@ -97,7 +119,9 @@ class Search {
     } else if (!bound.fits) {
       ++result_.too_large;
     } else {
-      heap_.push(candidate);
+      (is_ready(candidate) ? ready_[problem_.kind(candidate.plan)]
+                           : heaps_[static_cast<std::size_t>(candidate.next)])
+          .push(candidate);
     }
   }
 
@@ -122,33 +146,103 @@ class Search {
                            : std::numeric_limits<double>::infinity();
   }
 
+  bool is_ready(const Candidate& candidate) const { return candidate.next == problem_.num_bounds; }
+
+  // The heap whose top may be fastest; null where nothing may be faster than the fastest.
+  Heap* lowest() {
+    Heap* found = nullptr;
+    const auto look = [&](Heap& heap) {
+      if (!heap.empty() && heap.top().seconds < best() &&
+          (found == nullptr || found->top() > heap.top())) {
+        found = &heap;
+      }
+    };
+    std::ranges::for_each(heaps_, look);
+    for (auto& [kind, heap] : ready_) {
+      look(heap);
+    }
+    return found;
+  }
+
+  // That of the plan that seems fastest by what others of its kind took, of those with all bounds;
+  // of those with most bounds where none has all.
+  Heap* nearest() {
+    Heap* found = nullptr;
+    double least = std::numeric_limits<double>::infinity();
+    for (auto& [kind, heap] : ready_) {
+      const auto ratio = ratios_.find(kind);
+      const double seconds =
+          heap.empty() ? least
+                       : heap.top().seconds * (ratio == ratios_.end() ? 1.0 : ratio->second);
+      if (!heap.empty() && heap.top().seconds < best() && seconds < least) {
+        least = seconds;
+        found = &heap;
+      }
+    }
+    for (auto heap = heaps_.rbegin(); found == nullptr && heap != heaps_.rend(); ++heap) {
+      found = !heap->empty() && heap->top().seconds < best() ? &*heap : nullptr;
+    }
+    return found;
+  }
+
+  static Candidate pop(Heap& heap) {
+    const Candidate top = heap.top();
+    heap.pop();
+    return top;
+  }
+
+  std::vector<Candidate> next_batch() {
+    std::vector<Candidate> batch;
+    std::size_t evaluations = 0;
+    Heap* const near = nearest();
+    if (near != nullptr && (!result_.fastest || turns_ >= kPatience || is_ready(lowest()->top()))) {
+      batch.push_back(pop(*near));
+      evaluations += is_ready(batch.back()) ? 1 : 0;
+    }
+    for (Heap* heap = lowest(); heap != nullptr && batch.size() < kBounds; heap = lowest()) {
+      if (is_ready(heap->top()) && ++evaluations > kEvaluations) {
+        break;
+      }
+      batch.push_back(pop(*heap));
+    }
+    turns_ = evaluations > 0 ? 0 : turns_ + 1;
+    return batch;
+  }
+
   void look_closer() {
-    while (!heap_.empty() && heap_.top().seconds < best()) {
+    while (lowest() != nullptr) {
       if (is_late()) {
         result_.ran_out = true;
         return;
       }
-      std::vector<Candidate> batch;
-      while (batch.size() < kBatch && !heap_.empty() && heap_.top().seconds < best()) {
-        batch.push_back(heap_.top());
-        heap_.pop();
-      }
+      const std::vector<Candidate> batch = next_batch();
       for_each(batch.size(), options_.threads, [&](std::size_t i) { look_at(batch[i]); });
       for (const Candidate& each : batch) {
-        if (each.next < problem_.num_bounds) {
+        if (!is_ready(each)) {
           // A tighter bound of another kind may say less.
           keep({.seconds = std::max(each.seconds, result_.bounds[each.plan].seconds),
                 .plan = each.plan,
                 .next = each.next + 1});
         } else {
+          learn(each);
           add(each.plan);
         }
       }
     }
   }
 
+  // How many times as long as its bound a plan takes.
+  void learn(const Candidate& candidate) {
+    const PlanOutcome& outcome = *result_.outcomes[candidate.plan];
+    if (!outcome.is_refused && outcome.fits && candidate.seconds > 0.0) {
+      const double ratio = outcome.seconds / candidate.seconds;
+      const auto [entry, is_new] = ratios_.try_emplace(problem_.kind(candidate.plan), ratio);
+      entry->second = std::min(entry->second, ratio);
+    }
+  }
+
   void look_at(const Candidate& candidate) {
-    if (candidate.next < problem_.num_bounds) {
+    if (!is_ready(candidate)) {
       result_.bounds[candidate.plan] = problem_.bound(candidate.plan, candidate.next);
     } else {
       result_.outcomes[candidate.plan] = problem_.evaluate(candidate.plan);
@@ -157,8 +251,8 @@ class Search {
 
   void evaluate_all() {
     std::vector<std::size_t> plans;
-    for (; !heap_.empty(); heap_.pop()) {
-      plans.push_back(heap_.top().plan);
+    while (Heap* const heap = lowest()) {
+      plans.push_back(pop(*heap).plan);
     }
     for_each(plans.size(), options_.threads, [&](std::size_t i) {
       result_.outcomes[plans[i]] = problem_.evaluate(plans[i]);
@@ -167,15 +261,25 @@ class Search {
   }
 
   void finish() {
-    result_.cut = static_cast<std::int64_t>(heap_.size());
-    result_.lower = heap_.empty() ? best() : std::min(best(), heap_.top().seconds);
+    result_.lower = best();
+    const auto count = [&](const Heap& heap) {
+      result_.cut += std::ssize(heap);
+      result_.lower = heap.empty() ? result_.lower : std::min(result_.lower, heap.top().seconds);
+    };
+    std::ranges::for_each(heaps_, count);
+    for (const auto& [kind, heap] : ready_) {
+      count(heap);
+    }
   }
 
   const SearchProblem& problem_;
   const SearchOptions& options_;
   std::chrono::steady_clock::time_point start_;
   SearchResult result_;
-  std::priority_queue<Candidate, std::vector<Candidate>, std::greater<>> heap_;
+  std::vector<Heap> heaps_;               // by how often their plans were looked at
+  std::map<std::size_t, Heap> ready_;     // of those with all bounds, by kind
+  std::map<std::size_t, double> ratios_;  // by kind, the least of what learn() saw
+  int turns_ = 0;                         // since a plan was evaluated
 };
 
 }  // namespace

@@ -32,6 +32,11 @@ struct SearchProblem {
   int num_bounds = 1;  // from the cheapest to the tightest
   std::function<PlanBound(std::size_t plan, int bound)> bound;
   std::function<PlanOutcome(std::size_t plan)> evaluate;
+  // Plans whose bounds are about equally far below what they bound.
+  std::function<std::size_t(std::size_t plan)> kind = [](std::size_t /*plan*/) {
+    return std::size_t{0};
+  };
+  std::vector<std::size_t> first = {};  // plans that are evaluated before all others
 };
 
 struct SearchOptions {

@@ -1,7 +1,9 @@
 #include "tessera/planner/space.h"
 
 #include <algorithm>
+#include <cmath>
 #include <map>
+#include <optional>
 #include <utility>
 
 #include "tessera/actions/schedules.h"
@@ -97,6 +99,35 @@ class ScheduleChoices {
   std::int64_t slices_;
   std::map<std::pair<std::int64_t, std::int64_t>, std::vector<ScheduleChoice>> found_;
 };
+
+// What the head costs of the FLOP of a layer.
+double layers_of_head(const RunConfig& config) {
+  const ModelSection& model = config.model;
+  const auto number = [](const std::optional<std::int64_t>& value) {
+    return static_cast<double>(value.value_or(1));
+  };
+  const double dim = number(model.dim);
+  const double heads = number(model.heads);
+  const double wide = model.head_dim ? number(model.head_dim) : dim / heads;
+  const double kv_heads = model.kv_heads ? number(model.kv_heads) : heads;
+  const double attention = 2.0 * dim * wide * (heads + kv_heads) +
+                           heads * wide * static_cast<double>(config.data.sequence_length);
+  return number(model.vocab) * dim / (attention + 3.0 * dim * number(model.ffn));
+}
+
+// Layers for each of so many stages, of which the last has the head, too: as even as can be. What
+// is left over goes to late stages, which keep fewer microbatches.
+std::vector<std::int64_t> even_layers(std::int64_t layers, std::int64_t stages, double head) {
+  const double even = (static_cast<double>(layers) + head) / static_cast<double>(stages);
+  const auto last = std::clamp<std::int64_t>(std::llround(even - head), 0, layers - stages + 1);
+  std::vector<std::int64_t> split(static_cast<std::size_t>(stages), (layers - last) / (stages - 1));
+  split.back() = last;
+  const auto left = static_cast<std::size_t>((layers - last) % (stages - 1));
+  for (std::size_t i = 0; i < left; ++i) {
+    ++split[split.size() - 2 - i];
+  }
+  return split;
+}
 
 // The preset with these degrees, or the degrees themselves.
 StateChoice named(const Placement& placement, const std::vector<DataLevel>& levels) {
@@ -228,6 +259,13 @@ class Space {
     }
   }
 
+  std::vector<std::int64_t> layers_of(const PlanChoice& choice) const {
+    return choice.pipeline == 1 ? std::vector<std::int64_t>()
+                                : even_layers(config_.model.layers.value_or(1),
+                                              choice.pipeline * choice.chunks,
+                                              layers_of_head(config_));
+  }
+
   void add_microbatch(PlanChoice choice, const std::vector<StateChoice>& states) {
     const std::vector<ScheduleChoice> schedules =
         schedules_.of(choice.pipeline, choice.num_microbatches);
@@ -236,6 +274,7 @@ class Space {
     }
     choice.schedule = schedules.front().schedule;
     choice.chunks = schedules.front().chunks;
+    choice.layers = layers_of(choice);
     if (!is_valid(choice)) {
       return;
     }
@@ -249,6 +288,7 @@ class Space {
               choice.recompute = recompute;
               choice.schedule = schedule;
               choice.chunks = chunks;
+              choice.layers = layers_of(choice);
               choice.state = state;
               found_.push_back(choice);
             }

@@ -45,6 +45,7 @@ void add(StreamSeconds& sum, const StreamSeconds& more) {
 }
 
 void add_memory(const Program& program, StepSums& sums) {
+  sums.arena = static_cast<double>(program.arena_bytes);
   for (const Buffer& buffer : program.buffers) {
     if (buffer.persistent) {
       sums.persistent += static_cast<double>(program.total_bytes(buffer));
@@ -122,6 +123,7 @@ StepSums combine(double x, const StepSums& a, double y, const StepSums& b) {
   StepSums sums = {.update = combine(x, a.update, y, b.update),
                    .persistent = sum(&StepSums::persistent),
                    .activations = sum(&StepSums::activations),
+                   .arena = sum(&StepSums::arena),
                    .parameters = sum(&StepSums::parameters),
                    .trained = sum(&StepSums::trained)};
   for (std::size_t i = 0; i < sums.microbatches.size(); ++i) {

@@ -34,6 +34,7 @@ struct StepSums {
   std::array<StreamSeconds, 3> microbatches = {};
   double persistent = 0.0;   // bytes of states and inputs
   double activations = 0.0;  // bytes that are alive together
+  double arena = 0.0;        // bytes of all
   double parameters = 0.0;   // elements of this rank's part, before slices are cut
   double trained = 0.0;      // of those, with gradients
 };

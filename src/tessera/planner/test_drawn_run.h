@@ -53,7 +53,7 @@ struct DrawnRun {
     const std::int64_t vocab = one_of({512, 4096});
     // Of weights, gradients, masters and moments in 16 bytes, from less than all on one device.
     const auto weights = static_cast<double>(2 * vocab * dim + layers * dim * (3 * ffn + 3 * dim));
-    const auto limit = static_cast<std::int64_t>(16.0 * weights * draw(0.4, 1.5) + 1e6);
+    const auto limit = static_cast<std::int64_t>(16.0 * weights * draw(0.6, 1.5) + 3e7);
     for (const std::string& text : {std::string("--model.name=llama3"),
                                     format("--model.layers={}", layers),
                                     format("--model.dim={}", dim),

@@ -175,29 +175,12 @@ std::vector<std::int64_t> slice_lengths(const RunConfig& config, const Plan& pla
 
 }  // namespace
 
-PipelineCosts pipeline_costs(const RunConfig& config, const Plan& plan, const Target& target) {
-  const ResolvedLayout layout = resolve_layout(config);
-  const DeviceSpec& device = has_speed(target.device, plan.dtype) ? target.device : layout.device;
-  PipelineCosts costs = {.parts = model_costs(plan, device)};
-  if (has_speed(device, plan.dtype)) {
-    costs.hop = hop_seconds(plan, config.pipeline.slices, layout.levels);
-  }
-  return costs;
-}
-
 std::optional<ResolvedPipeline> resolve_pipeline(const RunConfig& config,
                                                  const Plan& plan,
                                                  const Target& target) {
   if (config.parallel.pipeline == 1) {
     return std::nullopt;
   }
-  require_sliceable(config, plan);
-  return resolve_pipeline(config, plan, pipeline_costs(config, plan, target));
-}
-
-ResolvedPipeline resolve_pipeline(const RunConfig& config,
-                                  const Plan& plan,
-                                  const PipelineCosts& costs) {
   require_sliceable(config, plan);
   ResolvedPipeline resolved =
       is_table(config.pipeline) ? read_table(config, plan.num_microbatches)
@@ -207,7 +190,12 @@ ResolvedPipeline resolve_pipeline(const RunConfig& config,
   if (const std::optional<std::string> note = idle_note(pipeline.table)) {
     resolved.notes.push_back(*note);
   }
-  resolved.hop = costs.hop;
+  const ResolvedLayout layout = resolve_layout(config);
+  const DeviceSpec& device = has_speed(target.device, plan.dtype) ? target.device : layout.device;
+  const ModelCosts costs = model_costs(plan, device);
+  if (has_speed(device, plan.dtype)) {
+    resolved.hop = hop_seconds(plan, pipeline.table.slices, layout.levels);
+  }
   if (config.pipeline.layers) {
     pipeline.layers = *config.pipeline.layers;
     with_context(
@@ -216,9 +204,9 @@ ResolvedPipeline resolve_pipeline(const RunConfig& config,
   } else {
     pipeline.layers = with_context(
         [&] { return placed(config, stages_key(config)); },
-        [&] { return split_layers(pipeline.table, costs.parts, resolved.hop).layers_of_stage; });
+        [&] { return split_layers(pipeline.table, costs, resolved.hop).layers_of_stage; });
   }
-  resolved.stage_costs = stage_costs(costs.parts, pipeline.layers);
+  resolved.stage_costs = stage_costs(costs, pipeline.layers);
   return resolved;
 }
 

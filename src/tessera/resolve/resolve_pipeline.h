@@ -4,7 +4,6 @@
 #include <string>
 #include <vector>
 
-#include "tessera/actions/split_layers.h"
 #include "tessera/actions/timeline.h"
 #include "tessera/config/run_config.h"
 #include "tessera/plan/plan.h"
@@ -19,25 +18,11 @@ struct ResolvedPipeline {
   std::vector<std::string> notes;        // for people
 };
 
-// By which a pipeline's layers are shared out.
-struct PipelineCosts {
-  ModelCosts parts = {};
-  double hop = 0.0;  // ticks of these, from stage to stage; 0: not known
-};
-
-// Of a plan of which the pipeline alone may be missing.
-PipelineCosts pipeline_costs(const RunConfig& config, const Plan& plan, const Target& target);
-
 // The schedule and the stages that [pipeline] asks for, of a plan that has all else; none with one
 // pipeline rank. Errors: kInvalidConfig with the key and what would do, or the table's file with
 // row and column.
 std::optional<ResolvedPipeline> resolve_pipeline(const RunConfig& config,
                                                  const Plan& plan,
                                                  const Target& target);
-
-// The same with what is known of its costs.
-ResolvedPipeline resolve_pipeline(const RunConfig& config,
-                                  const Plan& plan,
-                                  const PipelineCosts& costs);
 
 }  // namespace tessera
