@@ -26,26 +26,44 @@ std::size_t kind_of(const PlanChoice& choice) {
       format("{} {} {}", choice.schedule, choice.state.preset, choice.recompute));
 }
 
-// That of the run file, where the space has it.
-std::vector<std::size_t> plan_of_file(const RunConfig& config,
-                                      const Cluster& cluster,
-                                      std::int64_t ranks,
-                                      const std::vector<PlanChoice>& space) {
+// That of the run file; none where it makes no run.
+std::optional<PlanChoice> choice_of_file(const RunConfig& config,
+                                         const Cluster& cluster,
+                                         std::int64_t ranks) {
   RunConfig own = config;
   own.parallel.ranks = ranks;
   own.run.device = to_string(target_of(cluster).kind);
   try {
-    const PlanChoice choice = choice_of(resolve(std::move(own), ConfigUse::kPlan));
-    const auto found = std::ranges::find(space, choice);
-    if (found != space.end()) {
-      return {static_cast<std::size_t>(found - space.begin())};
-    }
+    return choice_of(resolve(std::move(own), ConfigUse::kPlan));
   } catch (const Error& error) {
     if (error.code() != ErrorCode::kInvalidConfig) {
       throw;
     }
   }
-  return {};
+  return std::nullopt;
+}
+
+// Whether it keeps little and is simple, so that it is likely to fit.
+bool is_plain(const PlanChoice& choice) {
+  return choice.recompute && choice.microbatch == 1 && !is_marked(choice) &&
+         (choice.data == 1 || choice.state.preset == "fsdp") && !choice.state.degrees &&
+         (choice.pipeline == 1 || choice.schedule == "1f1b");
+}
+
+// What is known soon leaves much out: the run file's plan, and of each number of tensor ranks a
+// plain one with as few pipeline ranks as can be.
+std::vector<std::size_t> first_plans(const std::vector<PlanChoice>& space,
+                                     const std::optional<PlanChoice>& own) {
+  std::vector<std::size_t> first;
+  std::int64_t last_tensor = 0;
+  for (std::size_t i = 0; i < space.size(); ++i) {
+    const bool is_next = space[i].tensor != last_tensor && is_plain(space[i]);
+    if (is_next || space[i] == own) {
+      first.push_back(i);
+      last_tensor = is_next ? space[i].tensor : last_tensor;
+    }
+  }
+  return first;
 }
 
 std::vector<RankedPlan> ranked(const std::vector<PlanChoice>& space, const SearchResult& found) {
@@ -154,7 +172,7 @@ FoundPlans find_plans(const RunConfig& config,
       .bound = [&](std::size_t plan, int number) { return runs.bound(space[plan], number); },
       .evaluate = [&](std::size_t plan) { return runs.evaluate(space[plan]); },
       .kind = [&](std::size_t plan) { return kind_of(space[plan]); },
-      .first = plan_of_file(config, cluster, ranks, space)};
+      .first = first_plans(space, choice_of_file(config, cluster, ranks))};
   const SearchResult result = search(problem, options.search);
   FoundPlans found = {.ranks = ranks,
                       .tokens_per_step = config.train.global_batch * config.data.sequence_length,

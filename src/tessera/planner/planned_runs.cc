@@ -21,8 +21,8 @@ namespace {
 // Microbatches that tell the first, the last and one between them.
 constexpr std::int64_t kProbed = 3;
 
-// What of a bound's seconds and bytes counts: sums of a step in another order than the simulator's
-// differ by less.
+// What of a bound's seconds and bytes counts: sums of a step in another order
+// than the simulator's differ by less.
 constexpr double kRounding = 1.0 - 1e-9;
 
 double whole(const PartSeconds& part) {
@@ -64,6 +64,21 @@ std::vector<ActionCosts> action_costs(const StepParts& parts,
   return costs;
 }
 
+// Of the rank that has most: one for each direction between a stage of its own and the next one of
+// another rank.
+std::int64_t least_channels(const PlanChoice& choice) {
+  std::vector<std::int64_t> channels(static_cast<std::size_t>(choice.pipeline), 0);
+  for (std::int64_t stage = 0; stage + 1 < std::ssize(choice.layers); ++stage) {
+    const std::int64_t from = rank_of(choice, stage);
+    const std::int64_t to = rank_of(choice, stage + 1);
+    if (from != to) {
+      channels[static_cast<std::size_t>(from)] += 2;
+      channels[static_cast<std::size_t>(to)] += 2;
+    }
+  }
+  return std::ranges::max(channels);
+}
+
 bool is_refusal(const Error& error) {
   return error.code() == ErrorCode::kInvalidConfig || error.code() == ErrorCode::kInvalidArgument ||
          error.code() == ErrorCode::kUnsupported;
@@ -79,7 +94,8 @@ PlannedRuns::PlannedRuns(RunConfig config, const Cluster& cluster, std::int64_t 
   num_layers_ = resolve_model(whole).num_layers;
   period_ = std::max<std::int64_t>(1, whole.model.global_every.value_or(1));
   few_layers_ = std::max<std::int64_t>(2, period_);
-  // Where the first or last layers differ, and where there are few, all are measured.
+  // Where the first or last layers differ, and where there are few, all are
+  // measured.
   const bool is_even = whole.float8.skip_first == 0 && whole.float8.skip_last == 0;
   if (!is_even || few_layers_ + period_ > num_layers_) {
     few_layers_ = num_layers_;
@@ -133,7 +149,8 @@ std::shared_ptr<const PlannedRuns::Probe> PlannedRuns::probe(const PlanChoice& c
   probed.chunks = 1;
   probed.num_microbatches = choice.num_microbatches == 1 ? 1 : kProbed;
   if (!has_states && choice.data > 1) {
-    // Without gradients that are added up, which other ranks may do with a part of them.
+    // Without gradients that are added up, which other ranks may do with a part
+    // of them.
     probed.num_microbatches = 1;
     probed.data = 1;
     probed.state = {};
@@ -226,13 +243,30 @@ PlanBound PlannedRuns::bound_or_throw(const PlanChoice& choice, int number) cons
   }
   bound.seconds *= kRounding;
   bound.memory = static_cast<std::int64_t>(bytes * kRounding);
-  bound.fits = limit_ == 0 || bound.memory <= limit_;
+  bound.fits = limit_ == 0 || bound.memory <= most_memory(choice);
   return bound;
 }
 
-// Kernels and legs of stream 0 run one after the other, and so do all of the other stream's; while
-// collectives of a library run beside, and stream 0 computes, it does so more slowly. `idle`:
-// seconds in which stream 0 has nothing to do.
+// What a rank may use at most: what a library takes for each group and channel is not there.
+std::int64_t PlannedRuns::most_memory(const PlanChoice& choice) const {
+  if (config_.memory.limit_bytes > 0 || target_.device.memory_bytes == 0 ||
+      choice.num_ranks() == 1) {
+    return limit_;
+  }
+  const RunLayout layout = {.mesh = mesh_of(choice)};
+  return target_.arena_limit(
+      nccl_reserve_bytes(layout, config_.comm.overlap, least_channels(choice)));
+}
+
+Mesh PlannedRuns::mesh_of(const PlanChoice& choice) const {
+  return make_mesh(cluster_,
+                   {.data = choice.data, .tensor = choice.tensor, .pipeline = choice.pipeline});
+}
+
+// Kernels and legs of stream 0 run one after the other, and so do all of the
+// other stream's; while collectives of a library run beside, and stream 0
+// computes, it does so more slowly. `idle`: seconds in which stream 0 has
+// nothing to do.
 double PlannedRuns::rank_seconds(const StreamSeconds& step, double idle) const {
   const double elsewhere = step.streaming + step.talking + idle;
   const double slowed = std::max(0.0, step.beside_native - elsewhere);
@@ -263,7 +297,8 @@ double PlannedRuns::pipeline_seconds(const PlanChoice& choice,
   const auto m = static_cast<double>(choice.num_microbatches);
   const auto ranks = static_cast<std::size_t>(choice.pipeline);
   std::vector<StreamSeconds> work(ranks);
-  std::vector<double> idle(ranks, 0.0);  // least seconds before and after its own work
+  std::vector<double> idle(ranks,
+                           0.0);  // least seconds before and after its own work
   std::vector<double> updates(ranks, 0.0);
   double before = 0.0;  // of a microbatch in the stages before
   for (std::size_t stage = 0; stage < costs.size(); ++stage) {
@@ -304,7 +339,8 @@ double PlannedRuns::update_share(const PlanChoice& choice, const Probe& probe) c
                                    : 1.0 / static_cast<double>(placement_of(choice).optimizer);
 }
 
-// Without padding, and without gradients where a step has one microbatch, which may not keep them.
+// Without padding, and without gradients where a step has one microbatch, which
+// may not keep them.
 double PlannedRuns::state_bytes_of(const PlanChoice& choice,
                                    double parameters,
                                    double trained) const {
@@ -328,8 +364,8 @@ double PlannedRuns::single_memory(const PlanChoice& choice, const Probe& probe) 
                   probe.data == choice.data ? sums.persistent + sums.activations : 0.0);
 }
 
-// A rank keeps what its layers leave for backward of every microbatch in flight; a stage's last
-// layer's is left out, as it may be where the next one's begins.
+// A rank keeps what its layers leave for backward of every microbatch in
+// flight.
 double PlannedRuns::pipeline_memory(const PlanChoice& choice,
                                     const Probe& probe,
                                     bool with_table) const {
@@ -348,7 +384,7 @@ double PlannedRuns::pipeline_memory(const PlanChoice& choice,
     const double held = facts ? static_cast<double>(facts->held[rank].forwards) /
                                     static_cast<double>(config_.pipeline.slices)
                               : 1.0;
-    const auto kept = static_cast<double>(std::max<std::int64_t>(0, fewest[rank] - 1));
+    const auto kept = static_cast<double>(fewest[rank]);
     most = std::max(
         most,
         state_bytes_of(choice, count * probe.layer.parameters, count * probe.layer.trained) +

@@ -79,6 +79,8 @@ class PlannedRuns {
   StreamSeconds all_of(const PlanChoice& choice, const Probe& probe, const StepSums& sums) const;
   double single_seconds(const PlanChoice& choice, const Probe& probe) const;
   double pipeline_seconds(const PlanChoice& choice, const Probe& probe, bool with_table) const;
+  std::int64_t most_memory(const PlanChoice& choice) const;
+  Mesh mesh_of(const PlanChoice& choice) const;
   Placement placement_of(const PlanChoice& choice) const;
   double update_share(const PlanChoice& choice, const Probe& probe) const;
   double state_bytes_of(const PlanChoice& choice, double parameters, double trained) const;

@@ -103,13 +103,14 @@ class Search {
   }
 
   void evaluate_first() {
-    for (const std::size_t plan : problem_.first) {
-      const PlanBound& bound = result_.bounds[plan];
-      if (!bound.is_refused && bound.fits) {
-        result_.outcomes[plan] = problem_.evaluate(plan);
-        add(plan);
-      }
-    }
+    std::vector<std::size_t> plans = problem_.first;
+    std::erase_if(plans, [&](std::size_t plan) {
+      return result_.bounds[plan].is_refused || !result_.bounds[plan].fits;
+    });
+    for_each(plans.size(), options_.threads, [&](std::size_t i) {
+      result_.outcomes[plans[i]] = problem_.evaluate(plans[i]);
+    });
+    std::ranges::for_each(plans, [&](std::size_t plan) { add(plan); });
   }
 
   void keep(const Candidate& candidate) {
@@ -234,7 +235,12 @@ class Search {
   // How many times as long as its bound a plan takes.
   void learn(const Candidate& candidate) {
     const PlanOutcome& outcome = *result_.outcomes[candidate.plan];
-    if (!outcome.is_refused && outcome.fits && candidate.seconds > 0.0) {
+    if (!outcome.fits) {
+      // The next of the kind may not fit either.
+      constexpr double kDoubt = 1.05;
+      ratios_[problem_.kind(candidate.plan)] =
+          kDoubt * std::max(1.0, ratios_[problem_.kind(candidate.plan)]);
+    } else if (!outcome.is_refused && candidate.seconds > 0.0) {
       const double ratio = outcome.seconds / candidate.seconds;
       const auto [entry, is_new] = ratios_.try_emplace(problem_.kind(candidate.plan), ratio);
       entry->second = std::min(entry->second, ratio);

@@ -36,7 +36,7 @@ struct SearchProblem {
   std::function<std::size_t(std::size_t plan)> kind = [](std::size_t /*plan*/) {
     return std::size_t{0};
   };
-  std::vector<std::size_t> first = {};  // plans that are evaluated before all others
+  std::vector<std::size_t> first = {};  // plans that are evaluated before all others, each once
 };
 
 struct SearchOptions {

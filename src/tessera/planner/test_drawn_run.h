@@ -18,7 +18,7 @@ namespace tessera {
 // A small model to be trained on a small cluster, both drawn: devices of different speed and
 // memory, levels of different bandwidth.
 struct DrawnRun {
-  explicit DrawnRun(std::uint64_t seed, std::int64_t ranks = 4) {
+  explicit DrawnRun(std::uint64_t seed, std::int64_t ranks = 4, std::int64_t most_batch = 8) {
     const std::uint64_t key = random_key(seed, "drawn run");
     std::uint64_t index = 0;
     const auto draw = [&](double low, double high) {
@@ -27,12 +27,15 @@ struct DrawnRun {
     const auto one_of = [&](std::vector<std::int64_t> values) {
       return values[static_cast<std::size_t>(draw(0.0, static_cast<double>(values.size())))];
     };
+    // What devices have is shared with what a library takes for each group and channel.
+    const bool limits_devices = seed % 2 == 1;
     cluster.name = "drawn";
-    cluster.device = {.name = "device",
-                      .memory_bytes = std::int64_t{80} << 30U,
-                      .memory_bandwidth = draw(1e11, 1e12),
-                      .peak_flops = {.f32 = draw(1e12, 1e13), .bf16 = draw(1e13, 1e14)},
-                      .host_link = 1e10};
+    cluster.device = {
+        .name = "device",
+        .memory_bytes = static_cast<std::int64_t>(limits_devices ? draw(2.5e9, 8e9) : 80e9),
+        .memory_bandwidth = draw(1e11, 1e12),
+        .peak_flops = {.f32 = draw(1e12, 1e13), .bf16 = draw(1e13, 1e14)},
+        .host_link = 1e10};
     const std::int64_t inner = one_of({2, ranks});
     cluster.levels = {{.name = "node",
                        .size = inner,
@@ -62,10 +65,10 @@ struct DrawnRun {
                                     format("--model.ffn={}", ffn),
                                     format("--model.vocab={}", vocab),
                                     std::string("--train.dtype=bf16"),
-                                    format("--train.global_batch={}", one_of({4, 8})),
+                                    format("--train.global_batch={}", one_of({4, most_batch})),
                                     format("--data.sequence_length={}", one_of({64, 256})),
                                     format("--parallel.ranks={}", ranks),
-                                    format("--memory.limit_bytes={}", limit),
+                                    format("--memory.limit_bytes={}", limits_devices ? 0 : limit),
                                     "--cluster.file=" + cluster.source}) {
       apply_override(config, text);
     }
