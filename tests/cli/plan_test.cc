@@ -102,7 +102,8 @@ TEST_F(PlanTest, HasARowForEachNumberOfRanks) {
 }
 
 TEST_F(PlanTest, RefusesWhatCannotBe) {
-  EXPECT_THAT(refused({"--memory.limit_bytes=1000000"}, 4), HasSubstr("the least is"));
+  EXPECT_THAT(refused({"--memory.limit_bytes=1000000"}, 4),
+              HasSubstr("the least that was found is"));
   EXPECT_THAT(refused({"--parallel.ranks=32768"}), HasSubstr("expected at most the 16384 devices"));
   EXPECT_THAT(refused({"--parallel.ranks=7"}), HasSubstr("no plan divides"));
   const Outcome outcome = tessera({"plan", "--model.flavor=debug"});

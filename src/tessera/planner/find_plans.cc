@@ -115,8 +115,9 @@ std::vector<RankedPlan> ranked(const std::vector<PlanChoice>& space, const Searc
                   "no plan of this space is one that Tessera can compile: see what `tessera "
                   "explain` says of the run");
   fail(ErrorCode::kOutOfMemory,
-       "none of {} plans fits: the least is {}, which needs {} of a rank's {}; shorter sequences "
-       "(data.sequence_length), optimizer.moments = \"bf16\" or more ranks need less",
+       "none of {} plans fits: the least that was found is {}, which needs {} of a rank's {}; "
+       "shorter sequences (data.sequence_length), optimizer.moments = \"bf16\" or more ranks need "
+       "less",
        format_grouped(std::ssize(space)),
        all_words(least->choice),
        format_bytes(least->outcome.memory),
