@@ -46,21 +46,19 @@ std::optional<PlanChoice> choice_of_file(const RunConfig& config,
 // Whether it keeps little and is simple, so that it is likely to fit.
 bool is_plain(const PlanChoice& choice) {
   return choice.recompute && choice.microbatch == 1 && !is_marked(choice) &&
-         (choice.data == 1 || choice.state.preset == "fsdp") && !choice.state.degrees &&
-         (choice.pipeline == 1 || choice.schedule == "1f1b");
+         (choice.data == 1 || choice.state.preset == "fsdp" || choice.state.preset == "zero1") &&
+         !choice.state.degrees && (choice.pipeline == 1 || choice.schedule == "1f1b");
 }
 
-// What is known soon leaves much out: the run file's plan, and of each number of tensor ranks a
-// plain one with as few pipeline ranks as can be.
+// What is known soon leaves much out: the run file's plan, and plain ones of every mesh.
 std::vector<std::size_t> first_plans(const std::vector<PlanChoice>& space,
                                      const std::optional<PlanChoice>& own) {
   std::vector<std::size_t> first;
-  std::int64_t last_tensor = 0;
   for (std::size_t i = 0; i < space.size(); ++i) {
-    const bool is_next = space[i].tensor != last_tensor && is_plain(space[i]);
-    if (is_next || space[i] == own) {
+    if (space[i] == own) {
+      first.insert(first.begin(), i);
+    } else if (is_plain(space[i])) {
       first.push_back(i);
-      last_tensor = is_next ? space[i].tensor : last_tensor;
     }
   }
   return first;

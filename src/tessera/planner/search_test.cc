@@ -87,10 +87,12 @@ TEST(Search, IsTheSameWithAnyThreads) {
 
 TEST(Search, EveryPlanIsEvaluatedOnRequest) {
   const DrawnPlans plans(3);
-  const SearchResult result =
-      search(plans.problem(), {.seconds = 0.0, .threads = 2, .exhaustive = true});
+  SearchProblem problem = plans.problem();
+  problem.first = {0, 1, 2};
+  const SearchResult result = search(problem, {.seconds = 0.0, .threads = 2, .exhaustive = true});
   EXPECT_EQ(found_seconds(result), plans.fastest());
   EXPECT_EQ(result.cut, 0);
+  EXPECT_EQ(search(problem, {.seconds = 1e9}).lower, plans.fastest());
 }
 
 // What was not looked at bounds what is known.
