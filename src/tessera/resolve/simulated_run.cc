@@ -44,12 +44,15 @@ void require_verified(std::span<const Program> programs, const Mesh& mesh) {
 
 }  // namespace
 
-SimulatedRun::SimulatedRun(RunConfig config, const Cluster& cluster)
+SimulatedRun::SimulatedRun(RunConfig config,
+                           const Cluster& cluster,
+                           std::optional<CollectiveStyle> style)
     : cluster_(cluster),
       facts_(explain(std::move(config), std::optional(target_of(cluster)))),
       mesh_(facts_->layout().mesh),
-      style_(facts_->config.comm.reduction == Reduction::kNative ? CollectiveStyle::kNative
-                                                                 : CollectiveStyle::kOwn) {
+      style_(style.value_or(facts_->config.comm.reduction == Reduction::kNative
+                                ? CollectiveStyle::kNative
+                                : CollectiveStyle::kOwn)) {
   find_programs();
 }
 

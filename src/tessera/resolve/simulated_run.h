@@ -19,8 +19,11 @@ class SimulatedRun {
   SimulatedRun& operator=(const SimulatedRun&) = delete;
 
   // Compiles the step of `config` for the devices of `cluster`, whose file config.cluster.file
-  // names. Errors: those of explain() and time_program().
-  SimulatedRun(RunConfig config, const Cluster& cluster);
+  // names. `style`: of its collectives; none: as comm.reduction says. Errors: those of explain() and
+  // time_program().
+  SimulatedRun(RunConfig config,
+               const Cluster& cluster,
+               std::optional<CollectiveStyle> style = std::nullopt);
 
   // Programs alone, one for each pipeline rank of `mesh`, whatever they are of. Errors: those of
   // time_program(); kInvalidConfig for another number of programs, and for programs that verify()

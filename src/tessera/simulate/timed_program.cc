@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <functional>
 #include <map>
+#include <optional>
 #include <string>
 #include <utility>
 
@@ -28,6 +29,15 @@ Calls common(const Calls& a, const Calls& b) {
   const std::int64_t begin = std::max(a.begin, b.begin);
   return {.begin = begin, .end = std::max(begin, std::min(a.end, b.end))};
 }
+
+// What the legs of a collective take that goes over all its levels at once: those along the axis
+// that takes longest have the time of it all, while the others wait.
+struct FlatLegs {
+  std::string axis;
+  LegTime each;
+
+  LegTime of_leg(const LegWork& leg) const { return leg.axis == axis ? each : LegTime(); }
+};
 
 class Timing {
  public:
@@ -129,6 +139,7 @@ class Timing {
     for (const CollectiveUse& use : uses) {
       of_use = {.begin = of_use.end, .end = of_use.end + use.count};
       const std::int64_t count = common(of_use, calls).size();
+      const std::optional<FlatLegs> flat = flat_legs(use, count);
       for (LegWork leg : leg_works(use)) {
         const std::uint64_t what = whats[next++];
         if (count == 0) {
@@ -136,8 +147,9 @@ class Timing {
         }
         leg.count = count;
         Piece piece = use.channel ? transfer(use, *use.channel) : collective(leg);
-        const LegTime time = leg_time(cluster_.levels[piece.level], leg, style_);
-        piece.native = style_ == CollectiveStyle::kNative;
+        const LegTime time =
+            flat ? flat->of_leg(leg) : leg_time(cluster_.levels[piece.level], leg, style_);
+        piece.native = style_ != CollectiveStyle::kOwn;
         piece.ticks = to_ticks(time.latency);
         piece.moving = to_ticks(time.moving);
         piece.sent = leg.sent * static_cast<double>(count);
@@ -145,6 +157,36 @@ class Timing {
         timed_.pieces.push_back(piece);
       }
     }
+  }
+
+  // None where the legs have times of their own: in other styles, along one axis, and where ranks
+  // send straight to each other.
+  std::optional<FlatLegs> flat_legs(const CollectiveUse& use, std::int64_t count) const {
+    const auto has_ranks = [](const AxisSize& axis) { return axis.size > 1; };
+    if (style_ != CollectiveStyle::kFlat || use.channel || count == 0 ||
+        use.kind == CollectiveKind::kAllToAll || std::ranges::count_if(use.axes, has_ranks) < 2) {
+      return std::nullopt;
+    }
+    CollectiveUse counted = use;
+    counted.count = count;
+    std::vector<Level> levels;
+    for (const AxisSize& axis : use.axes) {
+      levels.push_back(cluster_.levels[level_of(mesh_.axes[index_of(axis)])]);
+    }
+    FlatLegs flat = {.axis = "", .each = flat_time(levels, counted)};
+    double longest = -1.0;
+    for (const LegWork& leg : leg_works(use)) {
+      const MeshAxis& axis = mesh_.axes[index_of({leg.axis, leg.ranks})];
+      const double moving = leg_time(cluster_.levels[level_of(axis)], leg, style_).moving;
+      if (moving > longest) {
+        longest = moving;
+        flat.axis = leg.axis;
+      }
+    }
+    const auto legs =
+        static_cast<double>(std::ranges::count(leg_works(use), flat.axis, &LegWork::axis));
+    flat.each = {.latency = flat.each.latency / legs, .moving = flat.each.moving / legs};
+    return flat;
   }
 
   std::uint32_t level_of(const MeshAxis& axis) const {

@@ -1,0 +1,115 @@
+#include "tessera/resolve/traits.h"
+
+#include <algorithm>
+#include <array>
+#include <utility>
+#include <vector>
+
+#include "tessera/base/error.h"
+#include "tessera/base/format.h"
+#include "tessera/base/units.h"
+
+namespace tessera {
+namespace {
+
+constexpr auto kTraits = std::to_array<Trait>({
+    {.name = "eager",
+     .does = "an op is a kernel, and none is grouped with others",
+     .group = "kernels",
+     .set =
+         [](RunConfig& config) {
+           config.passes.fuse = false;
+           config.passes.group_gemms = false;
+           config.passes.gelu_products = false;
+         }},
+    {.name = "fused_kernels",
+     .does = "neighbouring ops are one kernel, and products have no epilogues",
+     .group = "kernels",
+     .set =
+         [](RunConfig& config) {
+           config.passes.fuse = true;
+           config.passes.gelu_products = false;
+         }},
+    {.name = "flat_collectives",
+     .does = "a collective over several levels is one ring or tree of all its ranks",
+     .group = "",
+     .set = [](RunConfig&) {},
+     .style = CollectiveStyle::kFlat},
+    {.name = "ddp=after",
+     .does = "nothing is computed while states are gathered and gradients reduced",
+     .group = "ddp",
+     .set = [](RunConfig& config) { config.comm.overlap = false; }},
+    {.name = "ddp=overlap",
+     .does = "gradients are reduced, and states gathered, beside the computation",
+     .group = "ddp",
+     .set = [](RunConfig& config) { config.comm.overlap = true; }},
+    {.name = "no_reshard",
+     .does = "parameters are gathered once a step and kept until its end",
+     .group = "",
+     .set = [](RunConfig& config) { config.state.secondary = "1"; }},
+    {.name = "fp8_all_gather",
+     .does = "parameters travel in 8 bits",
+     .group = "",
+     .set = [](RunConfig& config) { config.state.wire_param = "int8"; }},
+    {.name = "recompute=none",
+     .does = "every activation is kept",
+     .group = "recompute",
+     .set = [](RunConfig& config) { config.memory.recompute = Recompute::kNone; }},
+    {.name = "recompute=full",
+     .does = "of a layer its input alone is kept",
+     .group = "recompute",
+     .set = [](RunConfig& config) { config.memory.recompute = Recompute::kFull; }},
+});
+
+}  // namespace
+
+std::span<const Trait> all_traits() {
+  return kTraits;
+}
+
+std::vector<const Trait*> find_traits(std::span<const std::string> names) {
+  std::vector<const Trait*> found;
+  for (const std::string& name : names) {
+    const auto trait = std::ranges::find(kTraits, name, &Trait::name);
+    if (trait == kTraits.end()) {
+      std::vector<std::string> known;
+      std::string list;
+      for (const Trait& each : kTraits) {
+        known.emplace_back(each.name);
+        list += format("{}{}", list.empty() ? "" : ", ", each.name);
+      }
+      fail(ErrorCode::kInvalidConfig,
+           "--as={}: found no trait of that name, expected some of {}{}",
+           name,
+           list,
+           did_you_mean(name, known));
+    }
+    for (const Trait* const other : found) {
+      TESSERA_REQUIRE(other != &*trait && (other->group.empty() || other->group != trait->group),
+                      ErrorCode::kInvalidConfig,
+                      "--as={}: found it beside {}, expected one of the two",
+                      name,
+                      other->name);
+    }
+    found.push_back(&*trait);
+  }
+  return found;
+}
+
+RunConfig with_traits(RunConfig config, std::span<const Trait* const> traits) {
+  for (const Trait* const trait : traits) {
+    trait->set(config);
+  }
+  return config;
+}
+
+std::optional<CollectiveStyle> style_of(std::span<const Trait* const> traits) {
+  for (const Trait* const trait : traits) {
+    if (trait->style) {
+      return trait->style;
+    }
+  }
+  return std::nullopt;
+}
+
+}  // namespace tessera

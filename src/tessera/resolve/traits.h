@@ -1,0 +1,36 @@
+#pragma once
+
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+
+#include "tessera/config/run_config.h"
+#include "tessera/cost/collective_time.h"
+
+namespace tessera {
+
+// A way in which other systems run the same model, as `tessera simulate --as` names it. A trait is
+// there or not: it sets keys of the run, from which another program follows, or says which
+// algorithms collectives have. None has a number of its own.
+struct Trait {
+  std::string_view name;
+  std::string_view does;                      // for people
+  std::string_view group;                     // of which a run has at most one; empty: none
+  void (*set)(RunConfig& config);             // its keys
+  std::optional<CollectiveStyle> style = {};  // of collectives
+};
+
+std::span<const Trait> all_traits();
+
+// The traits of that many names, each once. Errors: kInvalidConfig for an unknown name, with those
+// that there are, and for two of a group.
+std::vector<const Trait*> find_traits(std::span<const std::string> names);
+
+// `config` with the keys of the traits set.
+RunConfig with_traits(RunConfig config, std::span<const Trait* const> traits);
+
+// That of the one that has some.
+std::optional<CollectiveStyle> style_of(std::span<const Trait* const> traits);
+
+}  // namespace tessera
