@@ -2,6 +2,7 @@
 
 #include <array>
 #include <cstdint>
+#include <utility>
 
 #include "tessera/base/error.h"
 #include "tessera/base/file.h"
@@ -103,9 +104,14 @@ PublishedDefaults::PublishedDefaults(const std::filesystem::path& path) {
   for (const auto& entry : families.table) {
     const std::string name(entry.first.str());
     const TomlSection family = require_table(families, name, "a table of files");
-    refuse_unknown_keys(family, std::to_array<std::string>({"files", "capped"}));
+    refuse_unknown_keys(family, std::to_array<std::string>({"files", "gpus", "capped"}));
+    Texts gpus;
+    if (has(family, "gpus")) {
+      gpus = read_texts(require_table(family, "gpus", "files by the names of GPUs"));
+    }
     families_.push_back({.name = name,
                          .files = read_list(family, "files"),
+                         .gpus = std::move(gpus),
                          .capped = has(family, "capped") ? read_text(family, "capped") : ""});
   }
 }

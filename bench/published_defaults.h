@@ -16,6 +16,8 @@ using CellDefaults = std::map<std::string, std::string, std::less<>>;
 struct ChipFamily {
   std::string name;
   std::vector<std::string> files;
+  std::map<std::string, std::string, std::less<>>
+      gpus;            // whose kernels others timed, and the file of each
   std::string capped;  // that of these whose products have a factor of their own; empty: none
 };
 

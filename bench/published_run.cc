@@ -39,9 +39,6 @@ std::string missing(const PublishedRow& row) {
   if (row.has_dropout) {
     return "dropout";
   }
-  if (row.recompute != "none" && row.recompute != "full") {
-    return "recompute=" + row.recompute;
-  }
   if (row.state == "gemini") {
     return "state=gemini";
   }
@@ -191,9 +188,13 @@ std::vector<std::string> traits_of(const PublishedRow& row) {
     traits.emplace_back("eager");
   } else if (row.compiled == "fused-kernels") {
     traits.emplace_back("fused_kernels");
+  } else if (row.compiled == "compile") {
+    traits.emplace_back("compiled");
   }
   if (row.recompute != "none") {
-    traits.push_back("recompute=" + row.recompute);
+    std::string trait = "recompute=" + row.recompute;
+    std::ranges::replace(trait, '-', '_');
+    traits.push_back(std::move(trait));
   }
   if (row.dtype == "fp8-tensorwise-gather") {
     traits.emplace_back("fp8_all_gather");

@@ -102,7 +102,7 @@ SimulatedRun simulated_run(const RunArguments& arguments, const SimulateOptions&
   const Cluster cluster = load_cluster(config.cluster.file);
   const std::vector<const Trait*> traits = find_traits(options.traits);
   return {with_traits(with_weights_defaults(config, ConfigUse::kPlan, true), traits),
-          cluster,
+          options.stack.empty() ? cluster : with_stack(cluster, find_stack(options.stack)),
           style_of(traits)};
 }
 

@@ -4,6 +4,8 @@
 #include <array>
 #include <chrono>
 #include <cstdint>
+#include <limits>
+#include <numeric>
 #include <string>
 #include <utility>
 
@@ -22,7 +24,6 @@
 #include "tessera/passes/graph/round_logits.h"
 #include "tessera/passes/graph/slice_tokens.h"
 #include "tessera/passes/memory/plan_memory.h"
-#include "tessera/passes/memory/recompute_layers.h"
 #include "tessera/passes/memory/share_states.h"
 #include "tessera/passes/program/add_tied_transfers.h"
 #include "tessera/passes/program/add_transfers.h"
@@ -102,6 +103,18 @@ UpdateOptions update_options(const Compilation& c) {
 }
 
 // add_adapters() runs earlier, on the graph of a model (plan/graphs.cc).
+// The layers before it are recomputed.
+std::int64_t end_of_recompute(const Compilation& c) {
+  if (c.options.kept != RecomputeKept::kLastStage) {
+    return std::numeric_limits<std::int32_t>::max();
+  }
+  if (!c.options.pipeline) {
+    return 0;  // the one stage is the last
+  }
+  const std::vector<std::int64_t>& layers = c.options.pipeline->cut.layers;
+  return std::accumulate(layers.begin(), layers.end() - 1, std::int64_t{0});
+}
+
 constexpr std::array kPasses = {
     Pass{"choose_attention",
          [](const Compilation& c) { return c.options.attention != AttentionChoices(); },
@@ -214,7 +227,9 @@ constexpr std::array kPasses = {
          "which gives biases to gelu"},
     Pass{"recompute_layers",
          [](const Compilation& c) { return c.trains && c.options.recompute; },
-         plain<Graph, recompute_layers>,
+         on<Graph>([](const Graph& graph, const Compilation& c) {
+           return recompute_layers(graph, c.options.kept, end_of_recompute(c));
+         }),
          "before fuse, which joins nodes across the line between kept and recomputed values"},
     Pass{"fuse",
          [](const Compilation& c) { return c.options.fuse || slices_of(c) > 1; },

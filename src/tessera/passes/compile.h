@@ -17,6 +17,7 @@
 #include "tessera/passes/graph/quantize_products.h"
 #include "tessera/passes/graph/round_gradients.h"
 #include "tessera/passes/graph/round_logits.h"
+#include "tessera/passes/memory/recompute_layers.h"
 #include "tessera/passes/program/lower.h"
 #include "tessera/passes/program/order_calls.h"
 #include "tessera/passes/ranks/append_update.h"
@@ -49,6 +50,7 @@ struct CompileOptions {
   bool round_logits = false;                 // to bf16
   bool round_gradients = false;              // of one microbatch and data rank, to bf16
   bool recompute = false;
+  RecomputeKept kept = RecomputeKept::kInputs;  // where layers are recomputed
   bool fuse = true;
   bool group_gemms = true;
   bool gelu_products = false;

@@ -32,6 +32,7 @@ CompileOptions compile_options(const Plan& plan, const Target& target) {
           .round_logits = plan.logits == DType::kBF16,
           .round_gradients = optimizer.gradients == DType::kBF16,
           .recompute = passes.recompute,
+          .kept = passes.kept,
           .fuse = passes.fuse,
           .group_gemms = passes.group_gemms,
           .gelu_products = target.has_gelu_products() && passes.gelu_products,

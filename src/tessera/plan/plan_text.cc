@@ -342,6 +342,8 @@ void optimizer_fields(Io& io, O& optimizer) {
 template <class Io, class C>
 void pass_fields(Io& io, C& passes) {
   io.flag("recompute", passes.recompute);
+  choice_field(
+      io, "kept", passes.kept, [](RecomputeKept kept) { return name(kept); }, kRecomputeKept);
   io.flag("fuse", passes.fuse);
   io.flag("group_gemms", passes.group_gemms);
   io.flag("gelu_products", passes.gelu_products);

@@ -2,12 +2,14 @@
 
 #include <algorithm>
 #include <array>
+#include <limits>
 
 #include "tessera/base/error.h"
 #include "tessera/base/file.h"
 #include "tessera/base/format.h"
 #include "tessera/base/toml_section.h"
 #include "tessera/base/units.h"
+#include "tessera/cost/constants.h"
 
 namespace tessera {
 
@@ -19,10 +21,18 @@ std::vector<SoftwareStack> parse_stacks(std::string_view text, std::string_view 
     const std::string name(entry.first.str());
     const TomlSection found = require_table(file, name, "a table of a stack, such as [eager]");
     const TomlSection stack{found.table, source, name + "."};
-    refuse_unknown_keys(stack, std::to_array<std::string>({"issue", "source"}));
-    stacks.push_back({.name = name,
-                      .issue = read_quantity(stack, "issue", "s", "7 us"),
-                      .source = read_text(stack, "source")});
+    refuse_unknown_keys(stack, std::to_array<std::string>({"issue", "attention", "source"}));
+    SoftwareStack& read = stacks.emplace_back();
+    read.name = name;
+    read.issue = read_quantity(stack, "issue", "s", "7 us");
+    if (has(stack, "attention")) {
+      read.attention = read_number(stack,
+                                   "attention",
+                                   {.least = std::numeric_limits<double>::min(),
+                                    .most = 1.0,
+                                    .expected = "a share: a number above 0, at most 1"});
+    }
+    read.source = read_text(stack, "source");
   }
   return stacks;
 }
@@ -55,10 +65,20 @@ SoftwareStack find_stack(std::string_view text) {
   return *stack;
 }
 
+Cluster with_stack(Cluster cluster, const SoftwareStack& stack) {
+  DeviceCurve curve = cluster.device.curve.value_or(kUsualCurve);
+  curve.attention.forward *= stack.attention;
+  if (cluster.device.curve || stack.attention != 1.0) {
+    cluster.device.curve = curve;
+  }
+  return cluster;
+}
+
 std::string to_toml(const SoftwareStack& stack) {
-  return format("[{}]\nissue = {}\nsource = {}\n",
+  return format("[{}]\nissue = {}\nattention = {}\nsource = {}\n",
                 stack.name,
                 toml_quantity(stack.issue, "s"),
+                toml_number(stack.attention),
                 toml_string(stack.source));
 }
 

@@ -8,6 +8,7 @@
 #include "tessera/base/error.h"
 #include "tessera/base/test_directory.h"
 #include "tessera/base/test_error.h"
+#include "tessera/cost/constants.h"
 
 namespace tessera {
 namespace {
@@ -17,6 +18,7 @@ using testing::HasSubstr;
 constexpr std::string_view kText = R"(
 [eager]
 issue = "15 us"
+attention = 0.5
 source = "a table"
 )";
 
@@ -25,7 +27,18 @@ TEST(SoftwareStack, IsReadBack) {
   ASSERT_EQ(stacks.size(), 1);
   EXPECT_EQ(stacks[0].name, "eager");
   EXPECT_DOUBLE_EQ(stacks[0].issue, 15e-6);
+  EXPECT_EQ(stacks[0].attention, 0.5);
   EXPECT_EQ(parse_stacks(to_toml(stacks[0]), "again").at(0), stacks[0]);
+}
+
+TEST(SoftwareStack, SlowsAttentionAlone) {
+  Cluster cluster = local_cluster(1);
+  const SoftwareStack stack = {.name = "a", .attention = 0.5, .source = ""};
+  const DeviceCurve usual = kUsualCurve;
+  const DeviceCurve slow = *with_stack(cluster, stack).device.curve;
+  EXPECT_EQ(slow.attention.forward, 0.5 * usual.attention.forward);
+  EXPECT_EQ(slow.matmul, usual.matmul);
+  EXPECT_EQ(with_stack(cluster, SoftwareStack()), cluster);
 }
 
 TEST(SoftwareStack, SaysWhatIsWrong) {

@@ -30,6 +30,15 @@ constexpr auto kTraits = std::to_array<Trait>({
            config.passes.fuse = true;
            config.passes.gelu_products = false;
          }},
+    {.name = "compiled",
+     .does = "neighbouring ops are one kernel, and products are apart",
+     .group = "kernels",
+     .set =
+         [](RunConfig& config) {
+           config.passes.fuse = true;
+           config.passes.group_gemms = false;
+           config.passes.gelu_products = false;
+         }},
     {.name = "flat_collectives",
      .does = "a collective over several levels is one ring or tree of all its ranks",
      .group = "",
@@ -59,6 +68,18 @@ constexpr auto kTraits = std::to_array<Trait>({
      .does = "of a layer its input alone is kept",
      .group = "recompute",
      .set = [](RunConfig& config) { config.memory.recompute = Recompute::kFull; }},
+    {.name = "recompute=full_but_last_stage",
+     .does = "the same, but the last stage of a pipeline keeps all",
+     .group = "recompute",
+     .set = [](RunConfig& config) { config.memory.recompute = Recompute::kFullButLastStage; }},
+    {.name = "recompute=attention_core",
+     .does = "attention is computed again",
+     .group = "recompute",
+     .set = [](RunConfig& config) { config.memory.recompute = Recompute::kAttention; }},
+    {.name = "recompute=every_second_product",
+     .does = "of a layer every second product is kept, attention, and sums over ranks",
+     .group = "recompute",
+     .set = [](RunConfig& config) { config.memory.recompute = Recompute::kEverySecondProduct; }},
 });
 
 }  // namespace
