@@ -93,7 +93,9 @@ class Fit {
       : defaults_(options.arguments[0]),
         constants_(PublishedConstants::load(options.arguments[1], options.arguments[2])) {
     for (auto& [file, cluster] : constants_.clusters) {
-      cluster.device.curve = cluster.device.curve.value_or(kUsualCurve);
+      DeviceCurve curve = cluster.device.curve.value_or(kUsualCurve);
+      curve.matmul.f8 = cluster.device.peak_flops.f8 > 0.0 ? curve.matmul.f8 : 0.0;
+      cluster.device.curve = curve;
     }
     for (std::size_t i = 4; i < options.arguments.size(); ++i) {
       add_table(options.arguments[i]);
@@ -121,7 +123,7 @@ class Fit {
     return values;
   }
 
-  // Logarithms of the constants that fit best, rounded as they are written.
+  // Logarithms of the constants that fit best.
   std::vector<double> fit(std::vector<double> values, int iterations) {
     double least = loss(residuals_of(values), values, std::nullopt);
     for (int i = 0; i < iterations; ++i) {
@@ -142,9 +144,6 @@ class Fit {
       if (!better) {
         break;
       }
-    }
-    for (double& value : values) {
-      value = std::log(std::strtod(format("{:.3g}", std::exp(value)).c_str(), nullptr));
     }
     return values;
   }
@@ -245,7 +244,10 @@ class Fit {
         continue;
       }
       for (const std::string& file : family.files) {
-        const Cluster& cluster = constants_.clusters.at(file);
+        Cluster& cluster = constants_.clusters.at(file);
+        for (const CurveConstant& constant : kCurve) {
+          round(constant.of(*cluster.device.curve));
+        }
         const std::string device = to_toml(cluster.device);
         text += format("# {}\n{}# outermost level: efficiency = {:.3g}, latency = {:.3g} us\n\n",
                        file,
@@ -254,7 +256,9 @@ class Fit {
                        cluster.levels.back().latency * 1e6);
       }
     }
-    for (const auto& [name, stack] : constants_.stacks) {
+    for (auto& [name, stack] : constants_.stacks) {
+      round(stack.issue);
+      round(stack.attention);
       text += has(name, &Parameter::stack) ? to_toml(stack) + "\n" : "";
     }
     return text;
@@ -268,6 +272,11 @@ class Fit {
   static constexpr double kFarthest = 0.7;
   // Errors that count in full; of larger ones each counts as if it were as large.
   static constexpr double kUsual = 0.03;
+
+  // To what the files are to say.
+  static void round(double& value) {
+    value = std::strtod(format("{:.3g}", value).c_str(), nullptr);
+  }
 
   bool has(const std::string& name, std::string Parameter::* member) const {
     return std::ranges::find(parameters_, name, member) != parameters_.end();
@@ -339,7 +348,10 @@ class Fit {
   }
 
   void add_chip(const ChipFamily& family) {
-    if (std::ranges::find(measured_, family.name, &Measured::family) == measured_.end()) {
+    const auto is_step = [&](const Measured& each) {
+      return each.family == family.name && !each.stack.empty();
+    };
+    if (std::ranges::none_of(measured_, is_step)) {
       return;
     }
     Cluster& first = constants_.clusters.at(family.files[0]);

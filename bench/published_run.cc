@@ -178,12 +178,13 @@ void set_step(const PublishedRow& row, Keys& keys) {
   keys.set("train.logits", "bf16");
   if (row.dtype.starts_with("fp8")) {
     keys.set("float8.recipe", row.dtype == "fp8-rowwise" ? "rowwise" : "tensorwise");
+    keys.set("float8.keep_weight_codes", row.dtype == "fp8");
   }
 }
 
 // From rules that hold for whole systems, by the words of the row.
 std::vector<std::string> traits_of(const PublishedRow& row) {
-  std::vector<std::string> traits = {"flat_collectives"};
+  std::vector<std::string> traits = {"buckets"};
   if (row.compiled == "eager") {
     traits.emplace_back("eager");
   } else if (row.compiled == "fused-kernels") {

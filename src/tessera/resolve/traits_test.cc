@@ -91,22 +91,47 @@ double ring_seconds(const Program& program) {
   return bytes * (7.0 / 8.0) / 4.0 / kBandwidth;
 }
 
-TEST(FlatCollectives, AreRingsOverAllRanks) {
-  const TestDirectory directory;
-  const std::string file = (directory.path() / "cluster.toml").string();
-  write_test_file(file, kCluster);
+SimulatedRun small_run(const std::string& file, const std::vector<std::string>& names) {
   const std::vector<std::string> overrides = {"--model.flavor=debug",
                                               "--train.dtype=bf16",
                                               "--train.global_batch=8",
                                               "--parallel.ranks=8",
                                               "--cluster.file=" + file};
-  const std::vector<const Trait*> traits =
-      find_traits(std::vector<std::string>{"flat_collectives"});
-  const SimulatedRun run(
-      load_run_config({}, overrides, ConfigUse::kPlan), load_cluster(file), style_of(traits));
+  const std::vector<const Trait*> traits = find_traits(names);
+  return {load_run_config({}, overrides, ConfigUse::kPlan), load_cluster(file), style_of(traits)};
+}
+
+TEST(FlatCollectives, AreRingsOverAllRanks) {
+  const TestDirectory directory;
+  const std::string file = (directory.path() / "cluster.toml").string();
+  write_test_file(file, kCluster);
+  const SimulatedRun run = small_run(file, {"flat_collectives"});
   const TimedProgram& program = run.ranks().programs[0];
   EXPECT_NEAR(moving(program) / ring_seconds(*program.program), 1.0, 1e-4);
   EXPECT_GT(to_seconds(run.simulate().step), 0.5 * moving(program));
+  // In buckets as many bytes move, and fewer times something waits for a latency.
+  const SimulatedRun joined = small_run(file, {"buckets"});
+  EXPECT_NEAR(moving(joined.ranks().programs[0]) / moving(program), 1.0, 1e-4);
+}
+
+TEST(FlatCollectives, InBucketsHaveOneLatencyALayer) {
+  const TestDirectory directory;
+  const std::string file = (directory.path() / "cluster.toml").string();
+  std::string text(kCluster);
+  for (std::size_t at = text.find("0 s"); at != std::string::npos; at = text.find("0 s", at)) {
+    text.replace(at, 3, "1 s");
+  }
+  write_test_file(file, text);
+  const auto latency = [&](const std::string& trait) {
+    double seconds = 0.0;
+    const SimulatedRun run = small_run(file, {trait});
+    for (const Piece& piece : run.ranks().programs[0].pieces) {
+      seconds += piece.is_leg() ? to_seconds(piece.ticks) : 0.0;
+    }
+    return seconds;
+  };
+  // Nine weights of a layer of Llama.
+  EXPECT_LT(latency("buckets"), latency("flat_collectives") / 4.0);
 }
 
 }  // namespace

@@ -5,6 +5,7 @@
 #include <map>
 #include <optional>
 #include <string>
+#include <tuple>
 #include <utility>
 
 #include "tessera/base/error.h"
@@ -39,6 +40,23 @@ struct FlatLegs {
   LegTime of_leg(const LegWork& leg) const { return leg.axis == axis ? each : LegTime(); }
 };
 
+// What collectives of states have in common that a bucket joins: layer, stream, kind and axes.
+using BucketKey = std::tuple<std::int32_t, std::size_t, CollectiveKind, std::string>;
+
+BucketKey bucket_of(const Instruction& instruction, const CollectiveUse& use) {
+  std::string axes;
+  for (const AxisSize& axis : use.axes) {
+    axes += axis.name + " ";
+  }
+  return {instruction.layer, instruction.stream.at(), use.kind, std::move(axes)};
+}
+
+bool is_of_states(const CollectiveUse& use) {
+  constexpr auto kState = static_cast<std::size_t>(TrafficClass::kState);
+  return !use.channel && use.kind != CollectiveKind::kAllToAll &&
+         std::ranges::any_of(use.sent, [](const auto& along) { return along.second[kState] > 0; });
+}
+
 class Timing {
  public:
   Timing(const Program& program, const Mesh& mesh, const Cluster& cluster, CollectiveStyle style)
@@ -54,8 +72,10 @@ class Timing {
     const DeviceTime compute(device_of(cluster_, threads), cluster_.source);
     const DeviceTime beside(device_of(cluster_, 1), cluster_.source);
     for (const Segment& segment : timed_.program->segments) {
+      fill_buckets(segment);
       for (std::size_t i = 0; i < segment.instructions.size(); ++i) {
         timed_.first_piece.push_back(num_pieces());
+        instruction_ = &segment.instructions[i];
         device_ = segment.instructions[i].stream == StreamId{0} ? &compute : &beside;
         with_context(
             [&] {
@@ -159,16 +179,41 @@ class Timing {
     }
   }
 
+  // How many bytes the buckets of a segment have.
+  void fill_buckets(const Segment& segment) {
+    buckets_.clear();
+    if (style_ != CollectiveStyle::kBuckets) {
+      return;
+    }
+    for (const Instruction& instruction : segment.instructions) {
+      for (const CollectiveUse& use : collectives(*instruction.op, operand_types(instruction))) {
+        if (is_of_states(use)) {
+          buckets_[bucket_of(instruction, use)] += use.bytes * use.count;
+        }
+      }
+    }
+  }
+
   // None where the legs have times of their own: in other styles, along one axis, and where ranks
-  // send straight to each other.
+  // send straight to each other. Of a bucket's time each of its collectives has its share.
   std::optional<FlatLegs> flat_legs(const CollectiveUse& use, std::int64_t count) const {
     const auto has_ranks = [](const AxisSize& axis) { return axis.size > 1; };
-    if (style_ != CollectiveStyle::kFlat || use.channel || count == 0 ||
-        use.kind == CollectiveKind::kAllToAll || std::ranges::count_if(use.axes, has_ranks) < 2) {
+    const auto bucket =
+        is_of_states(use) ? buckets_.find(bucket_of(*instruction_, use)) : buckets_.end();
+    const bool is_flat = style_ == CollectiveStyle::kFlat || style_ == CollectiveStyle::kBuckets;
+    const std::ptrdiff_t least = bucket != buckets_.end() ? 1 : 2;
+    if (!is_flat || use.channel || count == 0 || use.kind == CollectiveKind::kAllToAll ||
+        std::ranges::count_if(use.axes, has_ranks) < least) {
       return std::nullopt;
     }
     CollectiveUse counted = use;
     counted.count = count;
+    double share = 1.0;
+    if (bucket != buckets_.end() && bucket->second > 0) {
+      share = static_cast<double>(use.bytes * count) / static_cast<double>(bucket->second);
+      counted.bytes = bucket->second;
+      counted.count = 1;
+    }
     std::vector<Level> levels;
     for (const AxisSize& axis : use.axes) {
       levels.push_back(cluster_.levels[level_of(mesh_.axes[index_of(axis)])]);
@@ -185,7 +230,8 @@ class Timing {
     }
     const auto legs =
         static_cast<double>(std::ranges::count(leg_works(use), flat.axis, &LegWork::axis));
-    flat.each = {.latency = flat.each.latency / legs, .moving = flat.each.moving / legs};
+    flat.each = {.latency = flat.each.latency * share / legs,
+                 .moving = flat.each.moving * share / legs};
     return flat;
   }
 
@@ -239,8 +285,10 @@ class Timing {
   const Mesh& mesh_;
   const Cluster& cluster_;
   CollectiveStyle style_;
-  const DeviceTime* device_ = nullptr;       // of the instruction
-  std::map<std::string, std::size_t> axes_;  // of the mesh, by name
+  const Instruction* instruction_ = nullptr;   // whose pieces are added
+  std::map<BucketKey, std::int64_t> buckets_;  // bytes, of the segment
+  const DeviceTime* device_ = nullptr;         // of the instruction
+  std::map<std::string, std::size_t> axes_;    // of the mesh, by name
   TimedProgram timed_;
 };
 
