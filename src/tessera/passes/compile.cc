@@ -14,6 +14,7 @@
 #include "tessera/base/error.h"
 #include "tessera/base/file.h"
 #include "tessera/base/format.h"
+#include "tessera/passes/graph/add_dropout.h"
 #include "tessera/passes/graph/cache_attention.h"
 #include "tessera/passes/graph/chunk_loss.h"
 #include "tessera/passes/graph/fuse.h"
@@ -138,6 +139,25 @@ constexpr std::array kPasses = {
            return slice_tokens(graph, c.options.pipeline->cut.slice_lengths);
          }),
          "after what is chosen of forward ops, alike for all slices; backward follows it"},
+    Pass{"unfuse_attention",
+         [](const Compilation& c) {
+           return c.options.attention_kernels != AttentionKernels::kFlash;
+         },
+         on<Graph>([](const Graph& graph, const Compilation& c) {
+           return unfuse_attention(graph, c.options.attention_kernels);
+         }),
+         "after slice_tokens, which knows attention; backward follows it"},
+    Pass{"add_dropout",
+         [](const Compilation& c) { return c.trains && c.options.dropout.has_value(); },
+         on<Graph>([](const Graph& graph, const Compilation& c) {
+           TESSERA_REQUIRE(slices_of(c) == 1,
+                           ErrorCode::kUnsupported,
+                           "dropout of {} token slices, whose places in their sequences its masks "
+                           "would need: expected pipeline.slices = 1",
+                           slices_of(c));
+           return add_dropout(graph, *c.options.dropout);
+         }),
+         "after unfuse_attention, whose probabilities it drops; backward follows it"},
     Pass{"cache_attention",
          [](const Compilation& c) { return c.options.cache_length > 0; },
          on<Graph>([](const Graph& graph, const Compilation& c) {
@@ -258,9 +278,10 @@ constexpr std::array kPasses = {
          "from here on places in memory and an order"},
     Pass{"order_calls",
          has_pipeline,
-         on<Program>([](Program program, const Compilation& c) {
-           return order_calls(std::move(program), works_of(c));
-         }),
+         on<Program>(
+             [](Program program, const Compilation& c) {
+               return order_calls(std::move(program), works_of(c));
+             }),
          "before overlap, which works between one call and the next"},
     Pass{"overlap",
          [](const Compilation& c) { return c.options.overlap; },
@@ -270,9 +291,10 @@ constexpr std::array kPasses = {
          "before plan_memory: what another stream uses must lie apart for longer"},
     Pass{"add_transfers",
          has_pipeline,
-         on<Program>([](Program program, const Compilation& c) {
-           return add_transfers(std::move(program), works_of(c), slices_of(c));
-         }),
+         on<Program>(
+             [](Program program, const Compilation& c) {
+               return add_transfers(std::move(program), works_of(c), slices_of(c));
+             }),
          "after overlap, which cuts the work that transfers come between"},
     Pass{"add_tied_transfers",
          has_pipeline,
