@@ -74,17 +74,13 @@ struct CurveConstant {
 
 constexpr double kNoMost = 1e9;
 
+// The others keep what the files have: steps hardly tell them.
 constexpr auto kCurve = std::to_array<CurveConstant>({
     {"matmul.bf16", 1.0, [](DeviceCurve& c) -> double& { return c.matmul.bf16; }},
     {"matmul.f8", 1.0, [](DeviceCurve& c) -> double& { return c.matmul.f8; }},
-    {"k_half", kNoMost, [](DeviceCurve& c) -> double& { return c.k_half; }},
-    {"tile_half", kNoMost, [](DeviceCurve& c) -> double& { return c.tile_half; }},
     {"stream", 1.0, [](DeviceCurve& c) -> double& { return c.stream; }},
-    {"kernel", kNoMost, [](DeviceCurve& c) -> double& { return c.kernel; }},
     {"attention.forward", 1.0, [](DeviceCurve& c) -> double& { return c.attention.forward; }},
     {"attention.backward", 1.5, [](DeviceCurve& c) -> double& { return c.attention.backward; }},
-    {"attention.half", kNoMost, [](DeviceCurve& c) -> double& { return c.attention.half; }},
-    {"comm_share", 0.9, [](DeviceCurve& c) -> double& { return c.comm_share; }},
 });
 
 class Fit {
@@ -249,11 +245,10 @@ class Fit {
           round(constant.of(*cluster.device.curve));
         }
         const std::string device = to_toml(cluster.device);
-        text += format("# {}\n{}# outermost level: efficiency = {:.3g}, latency = {:.3g} us\n\n",
+        text += format("# {}\n{}# outermost level: efficiency = {:.3g}\n\n",
                        file,
                        device.substr(device.find("[device.curve]")),
-                       cluster.levels.back().efficiency,
-                       cluster.levels.back().latency * 1e6);
+                       cluster.levels.back().efficiency);
       }
     }
     for (auto& [name, stack] : constants_.stacks) {
@@ -392,20 +387,17 @@ class Fit {
   }
 
   void add_network(const ChipFamily& family, const Level& network) {
-    const auto add = [&](std::string_view name, double Level::* member, double most, double begin) {
-      parameters_.push_back({.name = format("{} network {}", family.name, name),
-                             .family = family.name,
-                             .stack = "",
-                             .most = most,
-                             .initial = network.*member > 0.0 ? network.*member : begin,
-                             .set = [family, member](PublishedConstants& all, double now) {
-                               for (const std::string& file : family.files) {
-                                 all.clusters.at(file).levels.back().*member = now;
-                               }
-                             }});
-    };
-    add("efficiency", &Level::efficiency, 1.0, 0.8);
-    add("latency", &Level::latency, kNoMost, 5e-6);
+    constexpr double kBegin = 0.8;
+    parameters_.push_back({.name = format("{} network efficiency", family.name),
+                           .family = family.name,
+                           .stack = "",
+                           .most = 1.0,
+                           .initial = network.efficiency > 0.0 ? network.efficiency : kBegin,
+                           .set = [family](PublishedConstants& all, double now) {
+                             for (const std::string& file : family.files) {
+                               all.clusters.at(file).levels.back().efficiency = now;
+                             }
+                           }});
   }
 
   void add_stack(const SoftwareStack& stack) {

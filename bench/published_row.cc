@@ -125,6 +125,15 @@ void read_model(Cells& cells, PublishedRow& row) {
   row.seq = cells.count("seq");
 }
 
+// Of a rank; by default a number, or "layers" for as many as a rank has layers.
+std::int64_t chunks(Cells& cells, std::int64_t layers) {
+  constexpr std::string_view kColumn = "vpp";
+  if (cells.text(kColumn).empty() && cells.cell(kColumn) == "layers") {
+    return std::max<std::int64_t>(1, layers);
+  }
+  return cells.count_or_default(kColumn);
+}
+
 void read_layout(Cells& cells, PublishedRow& row) {
   row.global_batch = cells.count("global_batch");
   row.microbatch = cells.count_or_default("microbatch");
@@ -132,7 +141,7 @@ void read_layout(Cells& cells, PublishedRow& row) {
   row.sp = cells.flag("sp");
   row.cp = cells.maybe_count("cp").value_or(1);
   row.pp = cells.maybe_count("pp").value_or(1);
-  row.vpp = cells.count_or_default("vpp");
+  row.vpp = chunks(cells, row.layers / row.pp);
   row.ep = cells.maybe_count("ep").value_or(1);
   row.dp = cells.maybe_count("dp");
   row.state = cells.word("state", kStates);

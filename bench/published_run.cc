@@ -23,21 +23,22 @@ std::int64_t data_ranks(const PublishedRow& row) {
 
 // What no key, pass or op says yet; empty where there is all.
 std::string missing(const PublishedRow& row) {
-  const std::string_view mlp = row.family == "llama" ? "swiglu" : "gelu";
+  const bool is_llama = row.family == "llama";
+  const bool has_mlp = is_llama ? row.mlp == "swiglu" : row.mlp != "swiglu";
   if (row.cp > 1) {
     return "context";
   }
   if (row.ep > 1) {
     return "experts";
   }
-  if (row.mlp != mlp) {
+  if (!has_mlp) {
     return format("mlp={} of family {}", row.mlp, row.family);
   }
-  if (row.attention != "flash") {
-    return "attention=" + row.attention;
+  if (!is_llama && row.kv_heads != row.heads) {
+    return format("fewer heads of keys in family {}", row.family);
   }
-  if (row.has_dropout) {
-    return "dropout";
+  if (row.has_dropout && row.attention == "flash") {
+    return "dropout in flash attention";
   }
   if (row.state == "gemini") {
     return "state=gemini";
@@ -105,7 +106,10 @@ void set_model(const PublishedRow& row, Keys& keys) {
   } else {
     keys.set("model.name", "gpt2");
     keys.set("model.positions", row.seq);
+    keys.set("model.bias", row.family != "mpt");
+    keys.set("model.alibi", row.family == "gpt-alibi");
   }
+  keys.set("model.squared_relu", row.mlp == "squared-relu");
 }
 
 // Layers by stage: as many in each, with embedding and head a layer each where that divides.
@@ -191,6 +195,13 @@ std::vector<std::string> traits_of(const PublishedRow& row) {
     traits.emplace_back("fused_kernels");
   } else if (row.compiled == "compile") {
     traits.emplace_back("compiled");
+  }
+  if (row.attention != "flash") {
+    traits.emplace_back(row.attention == "unfused" ? "attention=unfused"
+                                                   : "attention=fused_softmax");
+  }
+  if (row.has_dropout) {
+    traits.emplace_back("dropout");
   }
   if (row.recompute != "none") {
     std::string trait = "recompute=" + row.recompute;
@@ -319,7 +330,7 @@ std::shared_ptr<const SimulatedRun> PublishedPrograms::get(const PublishedRun& r
     known = std::make_shared<const SimulatedRun>(
         with_traits(load_run_config({}, keys, ConfigUse::kPlan), traits),
         cluster,
-        style_of(traits));
+        changes_of(traits));
   }
   return known;
 }

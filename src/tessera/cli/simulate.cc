@@ -103,7 +103,7 @@ SimulatedRun simulated_run(const RunArguments& arguments, const SimulateOptions&
   const std::vector<const Trait*> traits = find_traits(options.traits);
   return {with_traits(with_weights_defaults(config, ConfigUse::kPlan, true), traits),
           options.stack.empty() ? cluster : with_stack(cluster, find_stack(options.stack)),
-          style_of(traits)};
+          changes_of(traits)};
 }
 
 SimulationOptions simulation_options(const SimulateOptions& options) {

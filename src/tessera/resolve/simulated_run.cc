@@ -44,15 +44,13 @@ void require_verified(std::span<const Program> programs, const Mesh& mesh) {
 
 }  // namespace
 
-SimulatedRun::SimulatedRun(RunConfig config,
-                           const Cluster& cluster,
-                           std::optional<CollectiveStyle> style)
+SimulatedRun::SimulatedRun(RunConfig config, const Cluster& cluster, const RunChanges& changes)
     : cluster_(cluster),
-      facts_(explain(std::move(config), std::optional(target_of(cluster)))),
+      facts_(explain(std::move(config), std::optional(target_of(cluster)), changes.plan)),
       mesh_(facts_->layout().mesh),
-      style_(style.value_or(facts_->config.comm.reduction == Reduction::kNative
-                                ? CollectiveStyle::kNative
-                                : CollectiveStyle::kOwn)) {
+      style_(changes.style.value_or(facts_->config.comm.reduction == Reduction::kNative
+                                        ? CollectiveStyle::kNative
+                                        : CollectiveStyle::kOwn)) {
   find_programs();
 }
 

@@ -42,12 +42,10 @@ constexpr auto kTraits = std::to_array<Trait>({
     {.name = "flat_collectives",
      .does = "a collective over several levels is one ring or tree of all its ranks",
      .group = "collectives",
-     .set = [](RunConfig&) {},
      .style = CollectiveStyle::kFlat},
     {.name = "buckets",
      .does = "likewise, and the states of a layer travel as one",
      .group = "collectives",
-     .set = [](RunConfig&) {},
      .style = CollectiveStyle::kBuckets},
     {.name = "ddp=after",
      .does = "nothing is computed while states are gathered and gradients reduced",
@@ -65,6 +63,18 @@ constexpr auto kTraits = std::to_array<Trait>({
      .does = "parameters travel in 8 bits",
      .group = "",
      .set = [](RunConfig& config) { config.state.wire_param = "int8"; }},
+    {.name = "attention=fused_softmax",
+     .does = "two batched products around scale, mask and softmax in one kernel",
+     .group = "attention",
+     .change = [](Plan& plan) { plan.passes.attention = AttentionKernels::kFusedSoftmax; }},
+    {.name = "attention=unfused",
+     .does = "likewise, with scale, mask and softmax one by one",
+     .group = "attention",
+     .change = [](Plan& plan) { plan.passes.attention = AttentionKernels::kUnfused; }},
+    {.name = "dropout",
+     .does = "a tenth of probabilities and of residuals is dropped",
+     .group = "",
+     .change = [](Plan& plan) { plan.passes.dropout = 0.1; }},
     {.name = "recompute=none",
      .does = "every activation is kept",
      .group = "recompute",
@@ -124,18 +134,32 @@ std::vector<const Trait*> find_traits(std::span<const std::string> names) {
 
 RunConfig with_traits(RunConfig config, std::span<const Trait* const> traits) {
   for (const Trait* const trait : traits) {
-    trait->set(config);
+    if (trait->set != nullptr) {
+      trait->set(config);
+    }
   }
   return config;
 }
 
-std::optional<CollectiveStyle> style_of(std::span<const Trait* const> traits) {
+RunChanges changes_of(std::span<const Trait* const> traits) {
+  RunChanges changes;
+  std::vector<void (*)(Plan&)> of_plan;
   for (const Trait* const trait : traits) {
     if (trait->style) {
-      return trait->style;
+      changes.style = trait->style;
+    }
+    if (trait->change != nullptr) {
+      of_plan.push_back(trait->change);
     }
   }
-  return std::nullopt;
+  if (!of_plan.empty()) {
+    changes.plan = [of_plan](Plan& plan) {
+      for (const auto& change : of_plan) {
+        change(plan);
+      }
+    };
+  }
+  return changes;
 }
 
 }  // namespace tessera

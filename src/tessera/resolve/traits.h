@@ -7,6 +7,8 @@
 
 #include "tessera/config/run_config.h"
 #include "tessera/cost/collective_time.h"
+#include "tessera/plan/plan.h"
+#include "tessera/resolve/simulated_run.h"
 
 namespace tessera {
 
@@ -17,7 +19,8 @@ struct Trait {
   std::string_view name;
   std::string_view does;                      // for people
   std::string_view group;                     // of which a run has at most one; empty: none
-  void (*set)(RunConfig& config);             // its keys
+  void (*set)(RunConfig& config) = nullptr;   // its keys
+  void (*change)(Plan& plan) = nullptr;       // what of the plan no key says
   std::optional<CollectiveStyle> style = {};  // of collectives
 };
 
@@ -30,7 +33,7 @@ std::vector<const Trait*> find_traits(std::span<const std::string> names);
 // `config` with the keys of the traits set.
 RunConfig with_traits(RunConfig config, std::span<const Trait* const> traits);
 
-// That of the one that has some.
-std::optional<CollectiveStyle> style_of(std::span<const Trait* const> traits);
+// What the traits change beside keys. They outlive it.
+RunChanges changes_of(std::span<const Trait* const> traits);
 
 }  // namespace tessera

@@ -98,7 +98,7 @@ SimulatedRun small_run(const std::string& file, const std::vector<std::string>& 
                                               "--parallel.ranks=8",
                                               "--cluster.file=" + file};
   const std::vector<const Trait*> traits = find_traits(names);
-  return {load_run_config({}, overrides, ConfigUse::kPlan), load_cluster(file), style_of(traits)};
+  return {load_run_config({}, overrides, ConfigUse::kPlan), load_cluster(file), changes_of(traits)};
 }
 
 TEST(FlatCollectives, AreRingsOverAllRanks) {

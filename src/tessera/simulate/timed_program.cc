@@ -51,6 +51,15 @@ BucketKey bucket_of(const Instruction& instruction, const CollectiveUse& use) {
   return {instruction.layer, instruction.stream.at(), use.kind, std::move(axes)};
 }
 
+// Of the whole, as it crosses the wire.
+std::int64_t bytes_on_wire(const CollectiveUse& use) {
+  double most = 0.0;
+  for (const LegWork& leg : leg_works(use)) {
+    most = std::max(most, leg.bytes);
+  }
+  return static_cast<std::int64_t>(most);
+}
+
 bool is_of_states(const CollectiveUse& use) {
   constexpr auto kState = static_cast<std::size_t>(TrafficClass::kState);
   return !use.channel && use.kind != CollectiveKind::kAllToAll &&
@@ -188,7 +197,7 @@ class Timing {
     for (const Instruction& instruction : segment.instructions) {
       for (const CollectiveUse& use : collectives(*instruction.op, operand_types(instruction))) {
         if (is_of_states(use)) {
-          buckets_[bucket_of(instruction, use)] += use.bytes * use.count;
+          buckets_[bucket_of(instruction, use)] += bytes_on_wire(use) * use.count;
         }
       }
     }
@@ -208,9 +217,10 @@ class Timing {
     }
     CollectiveUse counted = use;
     counted.count = count;
+    counted.bytes = bytes_on_wire(use);
     double share = 1.0;
     if (bucket != buckets_.end() && bucket->second > 0) {
-      share = static_cast<double>(use.bytes * count) / static_cast<double>(bucket->second);
+      share = static_cast<double>(counted.bytes * count) / static_cast<double>(bucket->second);
       counted.bytes = bucket->second;
       counted.count = 1;
     }

@@ -47,7 +47,13 @@ bool has_product(const Graph& graph, const Node& node) {
   return std::ranges::find(works, WorkKind::kProduct, &Work::kind) != works.end();
 }
 
+// Also of attention that is several ops.
 bool is_attention(const Graph& graph, const Node& node) {
+  constexpr auto kParts =
+      std::to_array<std::string_view>({"batched_product", "scale_mask_softmax", "mask_scores"});
+  if (std::ranges::find(kParts, info(*node.op).name) != kParts.end()) {
+    return true;
+  }
   const Works works = work(*node.op, graph.types(node.operands));
   return std::ranges::find(works, WorkKind::kAttention, &Work::kind) != works.end();
 }
