@@ -28,7 +28,8 @@ for file in "$root"/configs/clusters/*.toml; do
     fail "$file: [device.curve] has $count constants, expected at most 12"
   fi
   if ((count > 0)); then
-    curve="$(awk '/^\[/ { inside = ($0 == "[device.curve]") } inside' "$file" | md5sum)"
+    curve="$(awk '/^\[/ { inside = ($0 == "[device.curve]") } inside && /^[a-z_]+ = /' "$file" |
+      md5sum)"
     curves["$curve"]="$count"
   fi
 done
