@@ -78,7 +78,7 @@ TEST_F(SimulateTest, SaysWhereAStepGoes) {
   for (const json& doubled : step.at("doubled")) {
     EXPECT_LE(doubled.at("step_seconds"), step.at("step_seconds")) << doubled;
   }
-  EXPECT_THAT(simulate({"--parallel.ranks=16", cluster("a100-80g-selene")}).out,
+  EXPECT_THAT(simulate({"--parallel.ranks=16", cluster("b200")}).out,
               HasSubstr("constants: estimates"));
 }
 

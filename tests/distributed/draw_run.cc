@@ -47,7 +47,15 @@ void draw_gemma(Draw& draw, ModelSection& model) {
   model.logits_softcap = draw.one_in(2) ? std::optional(2.0) : std::nullopt;
 }
 
+void draw_gpt2(Draw& draw, ModelSection& model) {
+  model.bias = draw.one_in(2);
+  model.alibi = draw.one_in(3);
+  model.squared_relu = draw.one_in(3);
+}
+
 void draw_neox(Draw& draw, ModelSection& model) {
+  model.bias = draw.one_in(2);
+  model.squared_relu = draw.one_in(3);
   model.exact_gelu = draw.one_in(2);
   model.parallel_residual = draw.one_in(2);
   const bool halves_are_even = *model.dim / *model.heads % 4 == 0;
@@ -76,6 +84,9 @@ ModelDescription draw_model(Draw& draw, std::int64_t tensor, std::int64_t vocab)
   }
   if (may_have_biases && draw.one_in(3)) {
     model.attention_bias = true;
+  }
+  if (name == "gpt2") {
+    draw_gpt2(draw, model);
   }
   if (name == "neox") {
     draw_neox(draw, model);

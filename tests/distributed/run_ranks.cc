@@ -23,6 +23,7 @@
 #include "tessera/models/family.h"
 #include "tessera/ops/all_ops.h"
 #include "tessera/passes/compile.h"
+#include "tessera/passes/graph/add_dropout.h"
 #include "tessera/plan/graphs.h"
 #include "tessera/plan/run_layout.h"
 #include "tessera/program/test_in_flight.h"
@@ -225,6 +226,7 @@ class RankTrainer {
       };
       for (std::int64_t r = 0; r < rows; ++r) {
         const std::int64_t sequence = (m * layout_.num_data() + place) * rows + r;
+        set(kSequences, r, static_cast<std::int32_t>(step * run_.global_batch + sequence));
         for (std::int64_t t = 0; t < run_.sequence_length; ++t) {
           const std::int64_t i = r * run_.sequence_length + t;
           set("tokens", i, token(step, sequence, t, vocab));
@@ -448,6 +450,8 @@ CompileOptions rank_options(const RankRun& run, const WorkspaceQuery& workspace_
                      .state = state_axes(layout_of(run)),
                      .dims = layout_of(run).dims()},
           .float8 = run.float8,
+          .attention_kernels = run.attention,
+          .dropout = run.dropout,
           .recompute = run.recompute,
           .fuse = run.fuse,
           .gelu_products = run.device != nullptr,

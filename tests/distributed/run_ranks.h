@@ -85,6 +85,8 @@ struct RankRun {
   DType moments = DType::kF32;
   std::optional<Float8Options> float8 = {};
   bool recompute = false;
+  AttentionKernels attention = AttentionKernels::kFlash;
+  std::optional<double> dropout = {};
   bool fuse = true;
   bool sequence_parallel = false;
   PipelineRun pipeline = {};   // where the mesh has one

@@ -37,6 +37,7 @@ struct Variant {
   bool fuse = true;
   bool group_gemms = true;
   bool recompute = false;
+  RecomputeKept kept = RecomputeKept::kInputs;
   int threads = 2;
   DType dtype = DType::kF32;
   std::optional<Float8Options> float8 = {};
@@ -144,6 +145,7 @@ class GoldenRun {
                     .num_microbatches = config("batch") / config("microbatch")},
          .float8 = variant.float8,
          .recompute = variant.recompute,
+         .kept = variant.kept,
          .fuse = variant.fuse,
          .group_gemms = variant.group_gemms,
          .workspace_bytes = workspace_of(*backend_)});
@@ -317,7 +319,11 @@ TEST_P(LlamaBitwise, SameRunTwice) {
 }
 
 TEST_P(LlamaBitwise, Recompute) {
-  EXPECT_EQ(outcome({.dtype = GetParam()}), outcome({.recompute = true, .dtype = GetParam()}));
+  const Outcome expected = outcome({.dtype = GetParam()});
+  for (const RecomputeKept kept : kRecomputeKept) {
+    EXPECT_EQ(expected, outcome({.recompute = true, .kept = kept, .dtype = GetParam()}))
+        << name(kept);
+  }
 }
 
 TEST_P(LlamaBitwise, Fusion) {

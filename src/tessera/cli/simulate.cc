@@ -15,6 +15,7 @@
 
 #include "tessera/base/error.h"
 #include "tessera/base/file.h"
+#include "tessera/base/format.h"
 #include "tessera/base/print.h"
 #include "tessera/base/units.h"
 #include "tessera/cli/path_options.h"
@@ -24,6 +25,8 @@
 #include "tessera/resolve/resolve_layout.h"
 #include "tessera/resolve/simulation_report.h"
 #include "tessera/resolve/simulation_sweep.h"
+#include "tessera/resolve/software_stack.h"
+#include "tessera/resolve/traits.h"
 #include "tessera/resolve/weights_defaults.h"
 
 namespace tessera {
@@ -35,6 +38,8 @@ struct SimulateOptions {
   std::vector<std::string> slow = {};                // "RANK:FACTOR"
   std::string sweep = {};                            // "KEY=VALUES"
   std::string tokens = {};                           // "15T"
+  std::vector<std::string> traits = {};              // of another system
+  std::string stack = {};                            // "FILE:NAME"
   bool json = false;
   StepFiles files = {};
 };
@@ -95,7 +100,34 @@ RunConfig load(const RunArguments& arguments, const SimulateOptions& options, Co
 SimulatedRun simulated_run(const RunArguments& arguments, const SimulateOptions& options) {
   const RunConfig config = load(arguments, options, ConfigUse::kPlan);
   const Cluster cluster = load_cluster(config.cluster.file);
-  return {with_weights_defaults(config, ConfigUse::kPlan, true), cluster};
+  const std::vector<const Trait*> traits = find_traits(options.traits);
+  return {with_traits(with_weights_defaults(config, ConfigUse::kPlan, true), traits),
+          options.stack.empty() ? cluster : with_stack(cluster, find_stack(options.stack)),
+          changes_of(traits)};
+}
+
+SimulationOptions simulation_options(const SimulateOptions& options) {
+  SimulationOptions simulation = {.slow = slow_ranks(options.slow)};
+  if (!options.stack.empty()) {
+    simulation.issue = to_ticks(find_stack(options.stack).issue);
+  }
+  return simulation;
+}
+
+// What is said of the traits and the stack.
+std::string software_text(const SimulateOptions& options) {
+  std::string text;
+  for (const std::string& trait : options.traits) {
+    text += format("{}{}", text.empty() ? "" : ", ", trait);
+  }
+  if (!options.stack.empty()) {
+    const SoftwareStack stack = find_stack(options.stack);
+    text += format("{}{}, an instruction every {:.3g} us",
+                   text.empty() ? "" : "; ",
+                   stack.name,
+                   stack.issue * 1e6);
+  }
+  return text;
 }
 
 // Of programs in their text form, on a mesh that the keys of [parallel] say.
@@ -126,11 +158,15 @@ void simulate_one(const RunArguments& arguments, const SimulateOptions& options)
                   ErrorCode::kInvalidConfig,
                   "--tokens={}: expected no --program beside it, which knows of no tokens",
                   options.tokens);
+  TESSERA_REQUIRE(options.traits.empty() || options.programs.empty(),
+                  ErrorCode::kInvalidConfig,
+                  "--as={}: expected no --program beside it, which is compiled already",
+                  options.traits.front());
   require_names(options.files);
   const SimulatedRun run = options.programs.empty() ? simulated_run(arguments, options)
                                                     : simulated_programs(arguments, options);
-  const SimulationOptions simulation = {.slow = slow_ranks(options.slow)};
-  SimulationReport report = make_simulation_report(run, simulation, true);
+  SimulationReport report = make_simulation_report(run, simulation_options(options), true);
+  report.software = software_text(options);
   report.tokens = tokens_of(options.tokens);
   write_step_files(report, options.files);
   print(options.json ? simulation_json(report) : simulation_text(report));
@@ -161,7 +197,7 @@ void simulate_sweep(const RunArguments& arguments, const SimulateOptions& option
     with_value.overrides.push_back(format("--{}={}", sweep.key, value));
     rows.push_back(sweep_row(value, [&] {
       const SimulatedRun run = simulated_run(with_value, options);
-      return sweep_row(make_simulation_report(run, {.slow = slow_ranks(options.slow)}, false));
+      return sweep_row(make_simulation_report(run, simulation_options(options), false));
     }));
   }
   if (std::ranges::none_of(rows, [](const SweepRow& row) { return row.problem.empty(); })) {
@@ -209,6 +245,19 @@ void add_simulate(CLI::App& app) {
                   options->sweep,
                   "A row for each value of a key: a list, or A..B, which doubles from A up to B")
       ->type_name("KEY=VALUES");
+  command
+      .add_option(
+          "--as",
+          options->traits,
+          "As another system runs it: traits, with commas between (docs/guides/simulate.md)")
+      ->type_name("TRAIT,...")
+      ->delimiter(',')
+      ->allow_extra_args(false);
+  command
+      .add_option("--stack",
+                  options->stack,
+                  "The software whose host issues the kernels, as in configs/stacks.toml:te")
+      ->type_name("FILE:NAME");
   command
       .add_option("--tokens",
                   options->tokens,

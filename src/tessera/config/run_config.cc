@@ -86,6 +86,12 @@ std::string_view to_string(Recompute recompute) {
       return "none";
     case Recompute::kFull:
       return "full";
+    case Recompute::kFullButLastStage:
+      return "full_but_last_stage";
+    case Recompute::kAttention:
+      return "attention";
+    case Recompute::kEverySecondProduct:
+      return "every_second_product";
   }
   return "?";
 }

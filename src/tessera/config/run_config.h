@@ -26,7 +26,7 @@ enum class RawTokens { kU16, kU32 };
 enum class ChatTemplateName { kAuto, kLlama3, kChatml };
 enum class OptimizerName { kAdamW };
 enum class DecayedWeights { kAll, kMatrices };
-enum class Recompute { kNone, kFull };
+enum class Recompute { kNone, kFull, kFullButLastStage, kAttention, kEverySecondProduct };
 enum class Reduction { kOrdered, kNative };
 enum class Float8Recipe { kOff, kTensorwise, kRowwise };
 

@@ -179,9 +179,16 @@ ConfigSection memory() {
                  "What is kept, what is computed again, and how much there is.",
                  {row("recompute",
                       &S::recompute,
-                      codec::choice({Recompute::kNone, Recompute::kFull}),
+                      codec::choice({Recompute::kNone,
+                                     Recompute::kFull,
+                                     Recompute::kFullButLastStage,
+                                     Recompute::kAttention,
+                                     Recompute::kEverySecondProduct}),
                       "none: keep every activation for backward. full: keep each layer's input "
-                      "and compute the rest again. Results are bitwise the same."),
+                      "and compute the rest again. full_but_last_stage: the layers of a pipeline's "
+                      "last stage keep all. attention: compute again what attention makes. "
+                      "every_second_product: keep what attention makes, sums over ranks, and the "
+                      "first, third, ... product of each layer. Results are bitwise the same."),
                   row("limit_bytes",
                       &S::limit_bytes,
                       codec::at_least(0),

@@ -64,16 +64,16 @@ inline constexpr std::array kFitFactors = {
     1.3, 1.1, 1.03, 1.01, 1.003, 1.001, 1.0003, 1.0001, 1.00003, 1.00001};
 
 // What takes the place of a curve where a cluster file has none: that of an H100. Source:
-// configs/clusters/h100-dgx.toml, fitted by bench/curve_fit. k_half, tile_half and comm_share are
+// configs/clusters/h100-dgx.toml, fitted by bench/published_fit. k_half, tile_half and comm_share are
 // guesses: the first two are about the most with which the best published product of no GPU needs
 // more than its peak.
 inline constexpr DeviceCurve kUsualCurve = {
-    .matmul = {.bf16 = 0.927, .f8 = 0.847},
-    .k_half = 128.0,
-    .tile_half = 8.0,
-    .stream = 0.796,
-    .kernel = 1.9e-6,
-    .attention = {.forward = 0.739, .backward = 0.828, .half = 447.0},
-    .comm_share = 0.12};
+    .matmul = {.bf16 = 0.677, .f8 = 0.741},
+    .k_half = 133.0,
+    .tile_half = 8.47,
+    .stream = 0.797,
+    .kernel = 1.84e-6,
+    .attention = {.forward = 0.728, .backward = 0.837, .half = 399.0},
+    .comm_share = 0.123};
 
 }  // namespace tessera

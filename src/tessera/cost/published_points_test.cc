@@ -156,21 +156,24 @@ Works large_product(std::int64_t m, std::int64_t n, std::int64_t k, DType dtype)
       {.m = m, .n = n, .k = k, .transpose_b = true, .input = dtype, .output = DType::kBF16})};
 }
 
-double error_of(const DeviceTime& time, const Works& product, double tflops) {
-  return std::abs(time.seconds(product) / (flop(product[0]) / (tflops * 1e12)) - 1.0);
+void expect_burst(const DeviceTime& time, const Works& product, double tflops) {
+  const double longer = time.seconds(product) / (flop(product[0]) / (tflops * 1e12));
+  EXPECT_GE(longer, 1.0);
+  EXPECT_LE(longer, 1.5);
 }
 
-// Only the shares are tested: a constant one would come as near.
-TEST(PublishedPoints, BestProductsOfAnH100AndAnH200) {
+// The best of many shapes are short bursts: training, to which the shares are fitted, sustains at
+// most a third less.
+TEST(PublishedPoints, BestProductsOfAnH100AndAnH200AreBursts) {
   constexpr DType kWide = DType::kBF16;
   constexpr DType kNarrow = DType::kF8E4M3;
   const DeviceTime h100 = time_of("h100-dgx.toml");
-  EXPECT_LE(error_of(h100, large_product(2048, 2048, 13312, kWide), 794.5), 0.01);
-  EXPECT_LE(error_of(h100, large_product(1024, 9216, 14336, kNarrow), 1402.6), 0.04);
+  expect_burst(h100, large_product(2048, 2048, 13312, kWide), 794.5);
+  expect_burst(h100, large_product(1024, 9216, 14336, kNarrow), 1402.6);
   const DeviceTime h200 = time_of("h200.toml");
   // Measured on a lent one; nothing is fitted to it.
-  EXPECT_LE(error_of(h200, large_product(8192, 8192, 8192, kWide), 790.0), 0.02);
-  EXPECT_LE(error_of(h200, large_product(1280, 4096, 12032, kNarrow), 1453.4), 0.04);
+  expect_burst(h200, large_product(8192, 8192, 8192, kWide), 790.0);
+  expect_burst(h200, large_product(1280, 4096, 12032, kNarrow), 1453.4);
 }
 
 // Waves and tiles as NVIDIA describes them (Matrix Multiplication Background User's Guide, chapter

@@ -52,6 +52,15 @@ TEST(DescribedModel, KeepsEverySize) {
                                             .rope_factor = 32.0,
                                             .rope_theta = 1234567.875,
                                             .norm_eps = 1.1e-6})));
+  for (const std::string name : {"gpt2", "neox"}) {
+    const ModelFamily& gpt = model_family(name);
+    for (const bool bias : {true, false}) {
+      ModelSection section = {.name = name, .flavor = "tiny", .bias = bias, .squared_relu = !bias};
+      expect_same(gpt.describe(gpt.resolve(section)));
+      section.alibi = name == "gpt2" ? std::optional(true) : std::nullopt;
+      expect_same(gpt.describe(gpt.resolve(section)));
+    }
+  }
   for (const std::string name : {"gemma2", "gemma3"}) {
     const ModelFamily& gemma = model_family(name);
     for (const double cap : {0.0, 0.1 + 0.2}) {

@@ -11,7 +11,7 @@ namespace {
 
 using S = ModelSection;
 
-constexpr std::array<ModelKey, 31> kKeys = {
+constexpr std::array<ModelKey, 34> kKeys = {
     {{.name = "dim",
       .member = &S::dim,
       .range = SizeRange::kSize,
@@ -93,6 +93,19 @@ constexpr std::array<ModelKey, 31> kKeys = {
       .doc =
           "Biases of queries, keys, values and attention's output (llama3, qwen3, olmo2, gemma2, "
           "gemma3; qwen2 has the first three always). Left out: false."},
+     {.name = "bias",
+      .member = &S::bias,
+      .range = SizeRange::kFlag,
+      .doc = "Biases of products and norms (gpt2, neox; MPT has none). Left out: true."},
+     {.name = "alibi",
+      .member = &S::alibi,
+      .range = SizeRange::kFlag,
+      .doc = "Scores get a slope over distance, in place of learned positions (gpt2; MPT, BLOOM). "
+             "Left out: false."},
+     {.name = "squared_relu",
+      .member = &S::squared_relu,
+      .range = SizeRange::kFlag,
+      .doc = "The square of ReLU in place of GELU (gpt2, neox; Nemotron). Left out: false."},
      {.name = "exact_gelu",
       .member = &S::exact_gelu,
       .range = SizeRange::kFlag,

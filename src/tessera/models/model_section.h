@@ -30,6 +30,9 @@ struct ModelSection {
   std::optional<double> logits_softcap = {};
   std::optional<bool> tied = {};
   std::optional<bool> attention_bias = {};
+  std::optional<bool> bias = {};
+  std::optional<bool> alibi = {};
+  std::optional<bool> squared_relu = {};
   std::optional<bool> exact_gelu = {};
   std::optional<bool> parallel_residual = {};
   std::optional<bool> rope_scaling = {};

@@ -227,6 +227,8 @@ OpRef rewritten(const Op& op, Types whole, std::string_view factor, const AxisSi
       [&](const auto& attrs) -> OpRef {
         if constexpr (requires { rewritten(attrs, whole, axes); }) {
           return rewritten(attrs, whole, axes);
+        } else if constexpr (requires { rewritten(attrs, whole, factor, axes); }) {
+          return rewritten(attrs, whole, factor, axes);
         } else {
           fail(ErrorCode::kInternal,
                "{} names factor {} but has no form for it",

@@ -6,10 +6,12 @@
 
 #include "tessera/ops/adamw/adamw.h"
 #include "tessera/ops/attention/attention.h"
+#include "tessera/ops/batched_product/batched_product.h"
 #include "tessera/ops/bias/bias.h"
 #include "tessera/ops/collective/collective.h"
 #include "tessera/ops/cross_entropy/cross_entropy.h"
 #include "tessera/ops/custom/custom.h"
+#include "tessera/ops/dropout/dropout.h"
 #include "tessera/ops/elementwise/elementwise.h"
 #include "tessera/ops/embedding/embedding.h"
 #include "tessera/ops/fence/fence.h"
@@ -21,7 +23,9 @@
 #include "tessera/ops/norm/norm.h"
 #include "tessera/ops/point_to_point/point_to_point.h"
 #include "tessera/ops/rope/rope.h"
+#include "tessera/ops/scale_mask_softmax/scale_mask_softmax.h"
 #include "tessera/ops/softcap/softcap.h"
+#include "tessera/ops/squared_relu/squared_relu.h"
 #include "tessera/ops/swiglu/swiglu.h"
 #include "tessera/ops/take/take.h"
 #include "tessera/ops/view/view_ops.h"
@@ -40,11 +44,13 @@ using OpVariant = std::variant<AddAttrs,
                                AmaxAttrs,
                                AttentionAttrs,
                                AttentionBackwardAttrs,
+                               BatchedProductAttrs,
                                BiasGradientAttrs,
                                CastAttrs,
                                ClipScaleAttrs,
                                ConcatAttrs,
                                CrossEntropyAttrs,
+                               DropoutAttrs,
                                EmbeddingAttrs,
                                EmbeddingBackwardAttrs,
                                FenceAttrs,
@@ -56,6 +62,7 @@ using OpVariant = std::variant<AddAttrs,
                                LayerNormBackwardAttrs,
                                LayerNormWeightGradientAttrs,
                                LocalSliceAttrs,
+                               MaskScoresAttrs,
                                MatmulAttrs,
                                MulAttrs,
                                MultiplyAttrs,
@@ -69,11 +76,15 @@ using OpVariant = std::variant<AddAttrs,
                                RopeAttrs,
                                RopeTableAttrs,
                                ScaleAttrs,
+                               ScaleMaskSoftmaxAttrs,
+                               ScaleMaskSoftmaxBackwardAttrs,
                                ScaledMatmulAttrs,
                                SendAttrs,
                                SliceAttrs,
                                SoftcapAttrs,
                                SoftcapBackwardAttrs,
+                               SquaredReluAttrs,
+                               SquaredReluBackwardAttrs,
                                SumSquaresAttrs,
                                SwigluAttrs,
                                SwigluBackwardAttrs,

@@ -101,7 +101,7 @@ Traffic traffic(const Op& op, Types operands);
 // The form of the op for operands and results that are cut along `factor`, which the `rewrite` list
 // of its rule names, over `axes` (padded where the bound does not divide). `whole` are the
 // operands' global types. An op with such a list has an overload rewritten(attrs, whole, axes) for
-// it.
+// it or, where several factors may be cut, rewritten(attrs, whole, factor, axes).
 OpRef rewritten(const Op& op, Types whole, std::string_view factor, const AxisSizes& axes);
 
 // Throws kInvalidArgument unless operand `index` has `num_dims` dims (-1: any) and, when given, a

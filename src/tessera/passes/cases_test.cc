@@ -184,6 +184,10 @@ struct Head {
       options.attention.whole_rows = flag(value);
     } else if (key == "any_order") {
       options.attention.any_order = flag(value);
+    } else if (key == "attention_kernels") {
+      parse_text(value, options.attention_kernels);
+    } else if (key == "dropout") {
+      options.dropout = std::stod(value);
     } else if (key == "logits_bytes") {
       options.logits_bytes = std::stoi(value);
     } else if (key == "overlap_layers") {

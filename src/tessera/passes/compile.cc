@@ -4,6 +4,8 @@
 #include <array>
 #include <chrono>
 #include <cstdint>
+#include <limits>
+#include <numeric>
 #include <string>
 #include <utility>
 
@@ -12,6 +14,7 @@
 #include "tessera/base/error.h"
 #include "tessera/base/file.h"
 #include "tessera/base/format.h"
+#include "tessera/passes/graph/add_dropout.h"
 #include "tessera/passes/graph/cache_attention.h"
 #include "tessera/passes/graph/chunk_loss.h"
 #include "tessera/passes/graph/fuse.h"
@@ -22,7 +25,6 @@
 #include "tessera/passes/graph/round_logits.h"
 #include "tessera/passes/graph/slice_tokens.h"
 #include "tessera/passes/memory/plan_memory.h"
-#include "tessera/passes/memory/recompute_layers.h"
 #include "tessera/passes/memory/share_states.h"
 #include "tessera/passes/program/add_tied_transfers.h"
 #include "tessera/passes/program/add_transfers.h"
@@ -102,6 +104,18 @@ UpdateOptions update_options(const Compilation& c) {
 }
 
 // add_adapters() runs earlier, on the graph of a model (plan/graphs.cc).
+// The layers before it are recomputed.
+std::int64_t end_of_recompute(const Compilation& c) {
+  if (c.options.kept != RecomputeKept::kLastStage) {
+    return std::numeric_limits<std::int32_t>::max();
+  }
+  if (!c.options.pipeline) {
+    return 0;  // the one stage is the last
+  }
+  const std::vector<std::int64_t>& layers = c.options.pipeline->cut.layers;
+  return std::accumulate(layers.begin(), layers.end() - 1, std::int64_t{0});
+}
+
 constexpr std::array kPasses = {
     Pass{"choose_attention",
          [](const Compilation& c) { return c.options.attention != AttentionChoices(); },
@@ -125,6 +139,25 @@ constexpr std::array kPasses = {
            return slice_tokens(graph, c.options.pipeline->cut.slice_lengths);
          }),
          "after what is chosen of forward ops, alike for all slices; backward follows it"},
+    Pass{"unfuse_attention",
+         [](const Compilation& c) {
+           return c.options.attention_kernels != AttentionKernels::kFlash;
+         },
+         on<Graph>([](const Graph& graph, const Compilation& c) {
+           return unfuse_attention(graph, c.options.attention_kernels);
+         }),
+         "after slice_tokens, which knows attention; backward follows it"},
+    Pass{"add_dropout",
+         [](const Compilation& c) { return c.trains && c.options.dropout.has_value(); },
+         on<Graph>([](const Graph& graph, const Compilation& c) {
+           TESSERA_REQUIRE(slices_of(c) == 1,
+                           ErrorCode::kUnsupported,
+                           "dropout of {} token slices, whose places in their sequences its masks "
+                           "would need: expected pipeline.slices = 1",
+                           slices_of(c));
+           return add_dropout(graph, *c.options.dropout);
+         }),
+         "after unfuse_attention, whose probabilities it drops; backward follows it"},
     Pass{"cache_attention",
          [](const Compilation& c) { return c.options.cache_length > 0; },
          on<Graph>([](const Graph& graph, const Compilation& c) {
@@ -214,7 +247,9 @@ constexpr std::array kPasses = {
          "which gives biases to gelu"},
     Pass{"recompute_layers",
          [](const Compilation& c) { return c.trains && c.options.recompute; },
-         plain<Graph, recompute_layers>,
+         on<Graph>([](const Graph& graph, const Compilation& c) {
+           return recompute_layers(graph, c.options.kept, end_of_recompute(c));
+         }),
          "before fuse, which joins nodes across the line between kept and recomputed values"},
     Pass{"fuse",
          [](const Compilation& c) { return c.options.fuse || slices_of(c) > 1; },
@@ -243,9 +278,10 @@ constexpr std::array kPasses = {
          "from here on places in memory and an order"},
     Pass{"order_calls",
          has_pipeline,
-         on<Program>([](Program program, const Compilation& c) {
-           return order_calls(std::move(program), works_of(c));
-         }),
+         on<Program>(
+             [](Program program, const Compilation& c) {
+               return order_calls(std::move(program), works_of(c));
+             }),
          "before overlap, which works between one call and the next"},
     Pass{"overlap",
          [](const Compilation& c) { return c.options.overlap; },
@@ -255,9 +291,10 @@ constexpr std::array kPasses = {
          "before plan_memory: what another stream uses must lie apart for longer"},
     Pass{"add_transfers",
          has_pipeline,
-         on<Program>([](Program program, const Compilation& c) {
-           return add_transfers(std::move(program), works_of(c), slices_of(c));
-         }),
+         on<Program>(
+             [](Program program, const Compilation& c) {
+               return add_transfers(std::move(program), works_of(c), slices_of(c));
+             }),
          "after overlap, which cuts the work that transfers come between"},
     Pass{"add_tied_transfers",
          has_pipeline,

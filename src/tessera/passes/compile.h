@@ -17,6 +17,8 @@
 #include "tessera/passes/graph/quantize_products.h"
 #include "tessera/passes/graph/round_gradients.h"
 #include "tessera/passes/graph/round_logits.h"
+#include "tessera/passes/graph/unfuse_attention.h"
+#include "tessera/passes/memory/recompute_layers.h"
 #include "tessera/passes/program/lower.h"
 #include "tessera/passes/program/order_calls.h"
 #include "tessera/passes/ranks/append_update.h"
@@ -45,10 +47,13 @@ struct CompileOptions {
   UpdateOptions update = {};
   std::optional<Float8Options> float8 = {};  // none: products as the model has them
   AttentionChoices attention = {};           // not with caches
-  std::int64_t logits_bytes = 0;             // of a chunk of the loss; 0: as the model has it
-  bool round_logits = false;                 // to bf16
-  bool round_gradients = false;              // of one microbatch and data rank, to bf16
+  AttentionKernels attention_kernels = AttentionKernels::kFlash;
+  std::optional<double> dropout = {};  // its rate, where attention is unfused; none: no such ops
+  std::int64_t logits_bytes = 0;       // of a chunk of the loss; 0: as the model has it
+  bool round_logits = false;           // to bf16
+  bool round_gradients = false;        // of one microbatch and data rank, to bf16
   bool recompute = false;
+  RecomputeKept kept = RecomputeKept::kInputs;  // where layers are recomputed
   bool fuse = true;
   bool group_gemms = true;
   bool gelu_products = false;

@@ -247,6 +247,37 @@ TEST(JoinAccumulation, AddsInTheProducer) {
   EXPECT_EQ(counts.at("cross_entropy {gradients=true, accumulate=true}"), 1);
 }
 
+// By op, how many nodes of backward are copies of forward ones.
+std::map<std::string, int> repeated_ops(const Graph& graph) {
+  std::map<std::string, int> counts;
+  for (const Node& node : graph.nodes) {
+    if (node.phase == Phase::kBackward && node.layer >= 0) {
+      ++counts[std::string(info(*node.op).name)];
+    }
+  }
+  return counts;
+}
+
+TEST(RecomputeLayers, RepeatsWhatIsNotKept) {
+  const Graph graph = differentiate(small_llama());
+  const std::map<std::string, int> none = repeated_ops(graph);
+  const auto more = [&](RecomputeKept kept, const std::string& op) {
+    std::map<std::string, int> counts = repeated_ops(recompute_layers(graph, kept));
+    return counts[op] - (none.contains(op) ? none.at(op) : 0);
+  };
+  const int layers = more(RecomputeKept::kInputs, "attention");
+  EXPECT_GT(layers, 0);
+  EXPECT_EQ(more(RecomputeKept::kAllButAttention, "attention"), layers);
+  EXPECT_EQ(more(RecomputeKept::kAllButAttention, "matmul"), 0);
+  EXPECT_EQ(more(RecomputeKept::kEverySecondProduct, "attention"), 0);
+  // Of wq, wk, wv, wo, w1, w3 and w2, whose result backward does not read.
+  EXPECT_EQ(more(RecomputeKept::kInputs, "matmul"), 6 * layers);
+  EXPECT_EQ(more(RecomputeKept::kEverySecondProduct, "matmul"), 3 * layers);
+  EXPECT_EQ(repeated_ops(recompute_layers(graph, RecomputeKept::kInputs, 0)), none);
+  const Graph first = recompute_layers(graph, RecomputeKept::kInputs, 1);
+  EXPECT_EQ(repeated_ops(first)["attention"], 1);
+}
+
 TEST(RecomputeLayers, KeepsOnlyTheInputsOfLayers) {
   const Graph graph = recompute_layers(differentiate(small_llama()));
   for (const Node& node : graph.nodes) {

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstddef>
+#include <optional>
 #include <utility>
 #include <vector>
 
@@ -28,10 +29,13 @@ CompileOptions compile_options(const Plan& plan, const Target& target) {
                      .dims = plan.layout.dims()},
           .float8 = plan.float8,
           .attention = {.whole_rows = passes.whole_rows, .any_order = passes.any_order},
+          .attention_kernels = passes.attention,
+          .dropout = passes.dropout > 0.0 ? std::optional(passes.dropout) : std::nullopt,
           .logits_bytes = target.logits_bytes(),
           .round_logits = plan.logits == DType::kBF16,
           .round_gradients = optimizer.gradients == DType::kBF16,
           .recompute = passes.recompute,
+          .kept = passes.kept,
           .fuse = passes.fuse,
           .group_gemms = passes.group_gemms,
           .gelu_products = target.has_gelu_products() && passes.gelu_products,

@@ -10,6 +10,7 @@
 #include "tessera/ir/graph.h"
 #include "tessera/mesh/axes.h"
 #include "tessera/ops/op.h"
+#include "tessera/ops/work.h"
 #include "tessera/passes/graph/fuse.h"
 #include "tessera/passes/stages/assign_stages.h"
 #include "tessera/plan/graphs.h"
@@ -65,6 +66,17 @@ double& part_of(ActionCosts& costs, Phase phase) {
       break;
   }
   return costs.input_gradient;
+}
+
+// Whether backward computes what a forward node of a layer makes again, as far as all layers do.
+bool is_repeated(const Plan& plan, const Graph& graph, const Node& node) {
+  if (!plan.passes.recompute || plan.passes.kept == RecomputeKept::kInputs ||
+      plan.passes.kept == RecomputeKept::kLastStage) {
+    return plan.passes.recompute;
+  }
+  const Works works = work(*node.op, graph.types(node.operands));
+  const bool attends = std::ranges::find(works, WorkKind::kAttention, &Work::kind) != works.end();
+  return attends == (plan.passes.kept == RecomputeKept::kAllButAttention);
 }
 
 }  // namespace
@@ -147,7 +159,7 @@ ModelCosts model_costs(const Plan& plan, const DeviceSpec& device) {
                                                : costs.head;
     const double ticks = speed.ticks(cost(*node.op, operands));
     part_of(part, node.phase) += ticks;
-    if (is_layer && node.phase == Phase::kForward && plan.passes.recompute) {
+    if (is_layer && node.phase == Phase::kForward && is_repeated(plan, graph, node)) {
       part.input_gradient += ticks;
     }
   }

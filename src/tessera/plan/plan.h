@@ -13,6 +13,8 @@
 #include "tessera/passes/graph/group_gemms.h"
 #include "tessera/passes/graph/product_epilogues.h"
 #include "tessera/passes/graph/quantize_products.h"
+#include "tessera/passes/graph/unfuse_attention.h"
+#include "tessera/passes/memory/recompute_layers.h"
 #include "tessera/plan/run_layout.h"
 
 namespace tessera {
@@ -31,7 +33,8 @@ struct OptimizerPlan {
 
 // What the compiler may choose, and was told.
 struct PassPlan {
-  bool recompute = false;  // what layers compute in forward, again in backward
+  bool recompute = false;                       // what layers compute in forward, again in backward
+  RecomputeKept kept = RecomputeKept::kInputs;  // of that, what is not
   bool fuse = true;
   bool group_gemms = true;
   bool gelu_products = true;  // where the target has them
@@ -39,6 +42,9 @@ struct PassPlan {
   std::int64_t overlap_layers = 1;
   bool whole_rows = false;  // every sequence is one document
   bool any_order = false;   // sums of attention's backward may have any order
+  // As other systems run it: no run file asks for these (simulate --as).
+  AttentionKernels attention = AttentionKernels::kFlash;
+  double dropout = 0.0;  // of attention's probabilities and of residuals in training; 0: none
 };
 
 // How the ranks along the pipeline share the layers and the microbatches of a step.

@@ -342,6 +342,8 @@ void optimizer_fields(Io& io, O& optimizer) {
 template <class Io, class C>
 void pass_fields(Io& io, C& passes) {
   io.flag("recompute", passes.recompute);
+  choice_field(
+      io, "kept", passes.kept, [](RecomputeKept kept) { return name(kept); }, kRecomputeKept);
   io.flag("fuse", passes.fuse);
   io.flag("group_gemms", passes.group_gemms);
   io.flag("gelu_products", passes.gelu_products);
@@ -349,6 +351,14 @@ void pass_fields(Io& io, C& passes) {
   io.integer("overlap_layers", passes.overlap_layers, 1, kMost);
   io.flag("whole_rows", passes.whole_rows);
   io.flag("any_order", passes.any_order);
+  choice_field(
+      io,
+      "attention",
+      passes.attention,
+      [](AttentionKernels kernels) { return to_string(kernels); },
+      std::array{
+          AttentionKernels::kFlash, AttentionKernels::kFusedSoftmax, AttentionKernels::kUnfused});
+  io.number("dropout", passes.dropout);
 }
 
 template <class Io, class P>

@@ -33,7 +33,12 @@ std::vector<Plan> plans() {
   cut.num_microbatches = 3;
   cut.validates = true;
   cut.dtype = cut.logits = DType::kBF16;
-  cut.passes = {.recompute = true, .fuse = false, .overlap_layers = 2, .any_order = true};
+  cut.passes = {.recompute = true,
+                .fuse = false,
+                .overlap_layers = 2,
+                .any_order = true,
+                .attention = AttentionKernels::kUnfused,
+                .dropout = 0.1};
   cut.optimizer = {.beta1 = 0.1 + 0.2, .eps = 1e-11, .decays_all = false, .moments = DType::kBF16};
   Plan codes = plain;
   codes.model = tiny_gpt2();

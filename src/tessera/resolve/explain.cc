@@ -54,8 +54,11 @@ std::string step_text(const Explanation& facts) {
   if (config.lora.rank > 0) {
     how += format(", adapters of rank {}", config.lora.rank);
   }
-  if (config.memory.recompute == Recompute::kFull) {
+  if (config.memory.recompute != Recompute::kNone) {
     how += ", activations computed again";
+    how += config.memory.recompute == Recompute::kFull
+               ? ""
+               : format(" ({})", to_string(config.memory.recompute));
   }
   const std::int64_t data = facts.layout().num_data();
   return format(

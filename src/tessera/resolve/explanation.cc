@@ -308,7 +308,9 @@ Explanation explain(RunConfig config, const std::string& target) {
                                                              [&] { return find_target(target); })));
 }
 
-Explanation explain(RunConfig config, const std::optional<Target>& target) {
+Explanation explain(RunConfig config,
+                    const std::optional<Target>& target,
+                    const std::function<void(Plan&)>& change) {
   if (target) {
     config.run.device = to_string(target->kind);
   }
@@ -316,6 +318,9 @@ Explanation explain(RunConfig config, const std::optional<Target>& target) {
   facts.config = resolve(std::move(config), ConfigUse::kPlan);
   facts.run = plan_run(
       facts.config, resolve_model(facts.config), target.value_or(run_target(facts.config)));
+  if (change) {
+    change(facts.run.plan);
+  }
   const ResolvedLayout resolved = resolve_layout(facts.config);
   facts.device =
       facts.run.target.device.memory_bytes > 0 ? facts.run.target.device : resolved.device;

@@ -2,6 +2,7 @@
 
 #include <array>
 #include <cstdint>
+#include <functional>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -145,7 +146,9 @@ std::vector<ParameterPlace> parameter_places(const Explanation& facts);
 // the target. Errors: kInvalidConfig.
 Explanation explain(RunConfig config, const std::string& target = {});
 
-// The same for a target; none: that of run.device.
-Explanation explain(RunConfig config, const std::optional<Target>& target);
+// The same for a target; none: that of run.device. `change` is what the plan has that no key says.
+Explanation explain(RunConfig config,
+                    const std::optional<Target>& target,
+                    const std::function<void(Plan&)>& change = nullptr);
 
 }  // namespace tessera

@@ -25,6 +25,21 @@ std::optional<Float8Options> float8_options(const Float8Section& float8) {
       .keep_weight_codes = float8.keep_weight_codes};
 }
 
+RecomputeKept kept(Recompute recompute) {
+  switch (recompute) {
+    case Recompute::kNone:
+    case Recompute::kFull:
+      return RecomputeKept::kInputs;
+    case Recompute::kFullButLastStage:
+      return RecomputeKept::kLastStage;
+    case Recompute::kAttention:
+      return RecomputeKept::kAllButAttention;
+    case Recompute::kEverySecondProduct:
+      return RecomputeKept::kEverySecondProduct;
+  }
+  return RecomputeKept::kInputs;
+}
+
 bool saves_in_background(const RunConfig& config) {
   return config.checkpoint.async && config.checkpoint.every > 0 &&
          config.checkpoint.every <= config.train.steps;
@@ -48,7 +63,8 @@ Plan make_plan(const RunConfig& config, const ModelDescription& model) {
                              .clip = config.optimizer.clip,
                              .moments = config.optimizer.moments,
                              .gradients = config.optimizer.gradients},
-               .passes = {.recompute = config.memory.recompute == Recompute::kFull,
+               .passes = {.recompute = config.memory.recompute != Recompute::kNone,
+                          .kept = kept(config.memory.recompute),
                           .fuse = config.passes.fuse,
                           .group_gemms = config.passes.group_gemms,
                           .gelu_products = config.passes.gelu_products,

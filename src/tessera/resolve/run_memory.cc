@@ -36,6 +36,15 @@ bool may_be_cut(const Plan& plan) {
   return plan.microbatch > 1 && plan.optimizer.gradients == DType::kF32 && !plan.pipeline;
 }
 
+bool recomputes_all(const Plan& plan) {
+  return plan.passes.recompute && plan.passes.kept == RecomputeKept::kInputs;
+}
+
+void recompute_all(Plan& plan) {
+  plan.passes.recompute = true;
+  plan.passes.kept = RecomputeKept::kInputs;
+}
+
 // From the cheapest; each keeps the run's results except for the order of sums.
 std::vector<Remedy> remedies(const PlannedRun& run) {
   std::vector<Remedy> list;
@@ -44,15 +53,15 @@ std::vector<Remedy> remedies(const PlannedRun& run) {
     list.back().run.saves_in_background = false;
   }
   PlannedRun changed = run;
-  if (!run.plan.passes.recompute) {
-    changed.plan.passes.recompute = true;
+  if (!recomputes_all(run.plan)) {
+    recompute_all(changed.plan);
     list.push_back({.text = "memory.recompute = \"full\"", .run = changed});
   }
   if (may_be_cut(run.plan)) {
     PlannedRun smaller = run;
     make_microbatches_smallest(smaller.plan);
     list.push_back({.text = "train.microbatch = 1", .run = smaller});
-    if (!run.plan.passes.recompute) {
+    if (!recomputes_all(run.plan)) {
       make_microbatches_smallest(changed.plan);
       list.push_back(
           {.text = "memory.recompute = \"full\" and train.microbatch = 1", .run = changed});
@@ -68,7 +77,7 @@ Remedy shorter_sequences(const PlannedRun& run,
   constexpr std::int64_t kShortest = 16;
   Remedy remedy{.text = {}, .run = run};
   Plan& plan = remedy.run.plan;
-  plan.passes.recompute = true;
+  recompute_all(plan);
   std::string others = "memory.recompute = \"full\"";
   if (may_be_cut(plan)) {
     make_microbatches_smallest(plan);

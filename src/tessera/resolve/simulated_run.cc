@@ -42,12 +42,13 @@ Target target_of(const Cluster& cluster) {
   return target;
 }
 
-SimulatedRun::SimulatedRun(RunConfig config, const Cluster& cluster)
+SimulatedRun::SimulatedRun(RunConfig config, const Cluster& cluster, const RunChanges& changes)
     : cluster_(cluster),
-      facts_(explain(std::move(config), std::optional(target_of(cluster)))),
+      facts_(explain(std::move(config), std::optional(target_of(cluster)), changes.plan)),
       mesh_(facts_->layout().mesh),
-      style_(facts_->config.comm.reduction == Reduction::kNative ? CollectiveStyle::kNative
-                                                                 : CollectiveStyle::kOwn) {
+      style_(changes.style.value_or(facts_->config.comm.reduction == Reduction::kNative
+                                        ? CollectiveStyle::kNative
+                                        : CollectiveStyle::kOwn)) {
   find_programs();
 }
 

@@ -2,6 +2,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <optional>
 #include <vector>
 
@@ -16,6 +17,12 @@ namespace tessera {
 // as one that knows nothing of its devices may be.
 Target target_of(const Cluster& cluster);
 
+// What of a run no key says: how others run it.
+struct RunChanges {
+  std::optional<CollectiveStyle> style = {};  // of its collectives; none: as comm.reduction says
+  std::function<void(Plan&)> plan = nullptr;  // what else of its plan is different
+};
+
 // The ranks of a run on a cluster that need not be here, with what their instructions take there.
 class SimulatedRun {
  public:
@@ -25,7 +32,7 @@ class SimulatedRun {
 
   // Compiles the step of `config` for the devices of `cluster`, whose file config.cluster.file
   // names. Errors: those of explain() and time_program().
-  SimulatedRun(RunConfig config, const Cluster& cluster);
+  SimulatedRun(RunConfig config, const Cluster& cluster, const RunChanges& changes = {});
 
   // Programs alone, one for each pipeline rank of `mesh`, whatever they are of. Errors: those of
   // time_program(); kInvalidConfig for another number of programs, and for programs that verify()

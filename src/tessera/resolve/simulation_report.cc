@@ -315,7 +315,7 @@ std::string simulation_text(const SimulationReport& report) {
   const std::size_t critical = report.critical();
   std::string text = format(
       "{} on {}, {}{}; {} instructions a rank; {} of ranks\n"
-      "  constants: {}\n"
+      "  constants: {}\n{}"
       "step {:.4g} s{}\n"
       "  where nothing shared anything, this order of the work would take {:.4g} s\n",
       subject_text(report.run),
@@ -325,6 +325,7 @@ std::string simulation_text(const SimulationReport& report) {
       format_grouped(std::ssize(report.timeline.classes[critical].begin)),
       format_plural(std::ssize(report.timeline.classes), "kind"),
       constants_text(cluster),
+      report.software.empty() ? "" : format("  as: {}\n", report.software),
       report.seconds(),
       report.run.facts() != nullptr ? run_text(report) : "",
       report.bound);
@@ -358,6 +359,7 @@ std::string simulation_json(const SimulationReport& report) {
   Object json = {{"cluster", cluster.name},
                  {"constants", constants_text(cluster)},
                  {"is_estimate", !cluster.device.curve.has_value()},
+                 {"software", report.software},
                  {has_model ? "model" : "program",
                   has_model ? model_name(*report.run.facts()) : program_name(report.run)},
                  {"ranks", report.run.mesh().num_ranks()},

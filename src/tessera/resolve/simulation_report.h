@@ -23,6 +23,7 @@ struct SimulationReport {
   std::vector<Attribution> causes = {};  // by class
   std::optional<double> tokens = {};     // that the run trains on
   std::vector<Doubled> doubled = {};     // what helps most first; none unless asked for
+  std::string software = {};             // traits and stack, in words; empty: our own
 
   // The class that ends last.
   std::size_t critical() const;

@@ -4,7 +4,9 @@
 #include <functional>
 #include <iterator>
 #include <map>
+#include <optional>
 #include <string>
+#include <tuple>
 #include <utility>
 
 #include "tessera/base/error.h"
@@ -31,6 +33,41 @@ Calls common(const Calls& a, const Calls& b) {
   return {.begin = begin, .end = std::max(begin, std::min(a.end, b.end))};
 }
 
+// What the legs of a collective take that goes over all its levels at once: those along the axis
+// that takes longest have the time of it all, while the others wait.
+struct FlatLegs {
+  std::string axis;
+  LegTime each;
+
+  LegTime of_leg(const LegWork& leg) const { return leg.axis == axis ? each : LegTime(); }
+};
+
+// What collectives of states have in common that a bucket joins: layer, stream, kind and axes.
+using BucketKey = std::tuple<std::int32_t, std::size_t, CollectiveKind, std::string>;
+
+BucketKey bucket_of(const Instruction& instruction, const CollectiveUse& use) {
+  std::string axes;
+  for (const AxisSize& axis : use.axes) {
+    axes += axis.name + " ";
+  }
+  return {instruction.layer, instruction.stream.at(), use.kind, std::move(axes)};
+}
+
+// Of the whole, as it crosses the wire.
+std::int64_t bytes_on_wire(const CollectiveUse& use) {
+  double most = 0.0;
+  for (const LegWork& leg : leg_works(use)) {
+    most = std::max(most, leg.bytes);
+  }
+  return static_cast<std::int64_t>(most);
+}
+
+bool is_of_states(const CollectiveUse& use) {
+  constexpr auto kState = static_cast<std::size_t>(TrafficClass::kState);
+  return !use.channel && use.kind != CollectiveKind::kAllToAll &&
+         std::ranges::any_of(use.sent, [](const auto& along) { return along.second[kState] > 0; });
+}
+
 class Timing {
  public:
   Timing(const Program& program, const Mesh& mesh, const Cluster& cluster, CollectiveStyle style)
@@ -54,9 +91,11 @@ class Timing {
                             host.cache_bytes * static_cast<double>(std::min(threads, host.cores)) /
                                 static_cast<double>(host.cores));
     for (const Segment& segment : timed_.program->segments) {
+      fill_buckets(segment);
       for (std::size_t i = 0; i < segment.instructions.size(); ++i) {
         timed_.first_piece.push_back(num_pieces());
         cached_ = cached.empty() ? 0.0 : cached[timed_.first_piece.size() - 1];
+        instruction_ = &segment.instructions[i];
         device_ = segment.instructions[i].stream == StreamId{0} ? &compute : &beside;
         with_context(
             [&] {
@@ -151,12 +190,14 @@ class Timing {
         next += legs[i].size();
         continue;
       }
+      const std::optional<FlatLegs> flat = flat_legs(use, count);
       for (LegWork leg : legs[i]) {
         const std::uint64_t what = whats[next++];
         leg.count = count;
         Piece piece = use.channel ? transfer(use, *use.channel) : collective(leg);
-        const LegTime time = leg_time(cluster_.levels[piece.level], leg, style_);
-        piece.native = style_ == CollectiveStyle::kNative;
+        const LegTime time =
+            flat ? flat->of_leg(leg) : leg_time(cluster_.levels[piece.level], leg, style_);
+        piece.native = style_ != CollectiveStyle::kOwn;
         piece.ticks = to_ticks(time.latency);
         piece.moving = to_ticks(time.moving);
         piece.sent = leg.sent * static_cast<double>(count);
@@ -164,6 +205,63 @@ class Timing {
         timed_.pieces.push_back(piece);
       }
     }
+  }
+
+  // How many bytes the buckets of a segment have.
+  void fill_buckets(const Segment& segment) {
+    buckets_.clear();
+    if (style_ != CollectiveStyle::kBuckets) {
+      return;
+    }
+    for (const Instruction& instruction : segment.instructions) {
+      for (const CollectiveUse& use : collectives(*instruction.op, operand_types(instruction))) {
+        if (is_of_states(use)) {
+          buckets_[bucket_of(instruction, use)] += bytes_on_wire(use) * use.count;
+        }
+      }
+    }
+  }
+
+  // None where the legs have times of their own: in other styles, along one axis, and where ranks
+  // send straight to each other. Of a bucket's time each of its collectives has its share.
+  std::optional<FlatLegs> flat_legs(const CollectiveUse& use, std::int64_t count) const {
+    const auto has_ranks = [](const AxisSize& axis) { return axis.size > 1; };
+    const auto bucket =
+        is_of_states(use) ? buckets_.find(bucket_of(*instruction_, use)) : buckets_.end();
+    const bool is_flat = style_ == CollectiveStyle::kFlat || style_ == CollectiveStyle::kBuckets;
+    const std::ptrdiff_t least = bucket != buckets_.end() ? 1 : 2;
+    if (!is_flat || use.channel || count == 0 || use.kind == CollectiveKind::kAllToAll ||
+        std::ranges::count_if(use.axes, has_ranks) < least) {
+      return std::nullopt;
+    }
+    CollectiveUse counted = use;
+    counted.count = count;
+    counted.bytes = bytes_on_wire(use);
+    double share = 1.0;
+    if (bucket != buckets_.end() && bucket->second > 0) {
+      share = static_cast<double>(counted.bytes * count) / static_cast<double>(bucket->second);
+      counted.bytes = bucket->second;
+      counted.count = 1;
+    }
+    std::vector<Level> levels;
+    for (const AxisSize& axis : use.axes) {
+      levels.push_back(cluster_.levels[level_of(mesh_.axes[index_of(axis)])]);
+    }
+    FlatLegs flat = {.axis = "", .each = flat_time(levels, counted)};
+    double longest = -1.0;
+    for (const LegWork& leg : leg_works(use)) {
+      const MeshAxis& axis = mesh_.axes[index_of({leg.axis, leg.ranks})];
+      const double moving = leg_time(cluster_.levels[level_of(axis)], leg, style_).moving;
+      if (moving > longest) {
+        longest = moving;
+        flat.axis = leg.axis;
+      }
+    }
+    const auto legs =
+        static_cast<double>(std::ranges::count(leg_works(use), flat.axis, &LegWork::axis));
+    flat.each = {.latency = flat.each.latency * share / legs,
+                 .moving = flat.each.moving * share / legs};
+    return flat;
   }
 
   std::uint32_t level_of(const MeshAxis& axis) const {
@@ -216,9 +314,11 @@ class Timing {
   const Mesh& mesh_;
   const Cluster& cluster_;
   CollectiveStyle style_;
-  const DeviceTime* device_ = nullptr;       // of the instruction
-  double cached_ = 0.0;                      // share of its bytes
-  std::map<std::string, std::size_t> axes_;  // of the mesh, by name
+  double cached_ = 0.0;                        // share of the instruction's bytes
+  const Instruction* instruction_ = nullptr;   // whose pieces are added
+  std::map<BucketKey, std::int64_t> buckets_;  // bytes, of the segment
+  const DeviceTime* device_ = nullptr;         // of the instruction
+  std::map<std::string, std::size_t> axes_;    // of the mesh, by name
   TimedProgram timed_;
 };
 

@@ -10,9 +10,12 @@
 #include "tessera/ops/bias/bias.h"
 #include "tessera/ops/elementwise/elementwise.h"
 #include "tessera/ops/embedding/embedding.h"
+#include "tessera/ops/fill/fill.h"
 #include "tessera/ops/gelu/gelu.h"
 #include "tessera/ops/matmul/matmul.h"
 #include "tessera/ops/norm/norm.h"
+#include "tessera/ops/scale_mask_softmax/scale_mask_softmax.h"
+#include "tessera/ops/squared_relu/squared_relu.h"
 
 namespace tessera {
 namespace {
@@ -41,15 +44,11 @@ class Gpt2Writer {
               .positions = {.name = "positions", .bound = config.positions}} {}
 
   ModelOutputs write() {
-    const std::int64_t length = inputs_.tokens.type().dims[1].bound;
-    TESSERA_REQUIRE(length <= config_.positions,
-                    ErrorCode::kInvalidConfig,
-                    "sequences of {} tokens, expected at most model.positions = {}",
-                    length,
-                    config_.positions);
     const Value table = parameter("tok_embeddings.weight", {dims_.vocab, dims_.embed}, 0.02);
-    const Value places = parameter("pos_embeddings.weight", {dims_.positions, dims_.embed}, 0.01);
-    Value x = add(embedding(table, inputs_.tokens), embedding(places, inputs_.positions));
+    Value x = embedding(table, inputs_.tokens);
+    if (!config_.alibi) {
+      x = add(x, places());
+    }
     for (std::int64_t layer = 0; layer < config_.layers; ++layer) {
       builder_.set_layer(static_cast<std::int32_t>(layer));
       x = block(x, format("layers.{}.", layer));
@@ -59,6 +58,17 @@ class Gpt2Writer {
   }
 
  private:
+  Value places() {
+    const std::int64_t length = inputs_.tokens.type().dims[1].bound;
+    TESSERA_REQUIRE(length <= config_.positions,
+                    ErrorCode::kInvalidConfig,
+                    "sequences of {} tokens, expected at most model.positions = {}",
+                    length,
+                    config_.positions);
+    const Value table = parameter("pos_embeddings.weight", {dims_.positions, dims_.embed}, 0.01);
+    return embedding(table, inputs_.positions);
+  }
+
   Value block(const Value& x, const std::string& prefix) {
     // The sum of all layers' outputs starts with the variance of one.
     const double deep_std = 0.02 / std::sqrt(2.0 * static_cast<double>(config_.layers));
@@ -68,38 +78,55 @@ class Gpt2Writer {
       const std::string name = prefix + "attention." + which;
       const Value y =
           linear(a, parameter(name + ".weight", {dims_.heads, dims_.head_dim, dims_.embed}, 0.02));
-      return add_bias(y, parameter(name + ".bias", {dims_.heads, dims_.head_dim}, 0.0));
+      return biased(y, name, {dims_.heads, dims_.head_dim});
     };
     const Value q = project("wq");
     const Value k = project("wk");
     const Value v = project("wv");
-    const SequenceIds ids{.positions = inputs_.positions, .documents = inputs_.documents};
-    const double scale = 1.0 / std::sqrt(static_cast<double>(dims_.head_dim.bound));
-    const Value o = attention(q, k, v, ids, ids, {.scale = scale});
+    const Value o = attend(q, k, v);
     const Value wo = parameter(
         prefix + "attention.wo.weight", {dims_.embed, dims_.heads, dims_.head_dim}, deep_std);
-    const Value h = add(x, biased(linear(o, wo, 2), prefix + "attention.wo", dims_.embed));
+    const Value h = add(x, biased(linear(o, wo, 2), prefix + "attention.wo", {dims_.embed}));
 
     const Value b = norm(h, prefix + "ffn_norm");
     const Value w1 = parameter(prefix + "feed_forward.w1.weight", {dims_.mlp, dims_.embed}, 0.02);
-    const Value wide = gelu(biased(linear(b, w1), prefix + "feed_forward.w1", dims_.mlp));
+    const Value u = biased(linear(b, w1), prefix + "feed_forward.w1", {dims_.mlp});
+    const Value wide = config_.squared_relu ? squared_relu(u) : gelu(u);
     const Value w2 =
         parameter(prefix + "feed_forward.w2.weight", {dims_.embed, dims_.mlp}, deep_std);
-    return add(h, biased(linear(wide, w2), prefix + "feed_forward.w2", dims_.embed));
+    return add(h, biased(linear(wide, w2), prefix + "feed_forward.w2", {dims_.embed}));
+  }
+
+  Value attend(const Value& q, const Value& k, const Value& v) {
+    const SequenceIds ids{.positions = inputs_.positions, .documents = inputs_.documents};
+    const double scale = 1.0 / std::sqrt(static_cast<double>(dims_.head_dim.bound));
+    return config_.alibi
+               ? softmax_attention(
+                     q, k, v, ids, {.scale = scale, .mask = {.alibi_heads = config_.heads}})
+               : attention(q, k, v, ids, ids, {.scale = scale});
   }
 
   Value norm(const Value& x, const std::string& name) {
     const Value gain =
         builder_.parameter(name + ".weight", weight({dims_.embed}), Initializer{.mean = 1.0});
-    return layer_norm(x, gain, parameter(name + ".bias", {dims_.embed}, 0.0), config_.norm_eps);
+    const std::string bias = name + ".bias";
+    return layer_norm(x,
+                      gain,
+                      config_.bias ? parameter(bias, {dims_.embed}, 0.0) : zeros({dims_.embed}),
+                      config_.norm_eps);
   }
 
-  Value biased(const Value& x, const std::string& name, const Dim& dim) {
-    return add_bias(x, parameter(name + ".bias", {dim}, 0.0));
+  Value biased(const Value& x, const std::string& name, std::vector<Dim> dims) {
+    return config_.bias ? add_bias(x, parameter(name + ".bias", std::move(dims), 0.0)) : x;
   }
 
   Value parameter(const std::string& name, std::vector<Dim> dims, double std) {
     return builder_.parameter(name, weight(std::move(dims)), Initializer{.std = std});
+  }
+
+  Value zeros(std::vector<Dim> dims) {
+    return builder_.emit(make_op(FillAttrs{.type = weight(std::move(dims))}),
+                         std::vector<Value>())[0];
   }
 
   TensorType weight(std::vector<Dim> dims) const {

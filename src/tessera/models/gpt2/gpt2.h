@@ -10,8 +10,9 @@
 namespace tessera {
 
 // GPT-2: pre-norm blocks of attention and a GELU feed-forward layer, layer norms and biases,
-// learned positions, and the embedding as head.
-// Source: Radford et al. 2019, "Language Models are Unsupervised Multitask Learners"
+// learned positions, and the embedding as head. Its relatives: MPT has no biases, BLOOM and MPT
+// have ALiBi in place of positions; both as Hugging Face does not write them under "gpt2". Source:
+// Radford et al. 2019, "Language Models are Unsupervised Multitask Learners"
 struct Gpt2Config {
   std::int64_t dim = 0;
   std::int64_t layers = 0;
@@ -21,6 +22,9 @@ struct Gpt2Config {
   std::int64_t padded_vocab = 0;  // rows of the embedding, of which `vocab` count
   std::int64_t positions = 0;     // the longest sequence
   double norm_eps = 1e-5;
+  bool bias = true;           // of products and norms
+  bool alibi = false;         // else learned positions
+  bool squared_relu = false;  // else GELU
 
   friend bool operator==(const Gpt2Config&, const Gpt2Config&) = default;
 };
@@ -28,7 +32,8 @@ struct Gpt2Config {
 // What [model] says of a GPT-2. Errors: kInvalidConfig naming the key.
 Gpt2Config gpt2_config(const ModelSection& given);
 
-// Writes the forward graph. Errors: kInvalidConfig for a sequence longer than `positions`.
+// Writes the forward graph. Errors: kInvalidConfig for a sequence longer than learned
+// `positions`.
 ModelOutputs gpt2(GraphBuilder& builder, const Gpt2Config& config, const ModelInputs& inputs);
 
 // The model as the trainer takes it.

@@ -35,7 +35,19 @@ const FamilySizes<Gpt2Config>& sizes() {
        {.key = "norm_eps",
         .member = &C::norm_eps,
         .file_key = "layer_norm_epsilon",
-        .file_default = 1e-5}},
+        .file_default = 1e-5},
+       {.key = "bias",
+        .member = &C::bias,
+        .file = FamilySize<C>::File::kNowhere,
+        .is_usual = [](const C& c) { return c.bias; }},
+       {.key = "alibi",
+        .member = &C::alibi,
+        .file = FamilySize<C>::File::kNowhere,
+        .is_usual = [](const C& c) { return !c.alibi; }},
+       {.key = "squared_relu",
+        .member = &C::squared_relu,
+        .file = FamilySize<C>::File::kNowhere,
+        .is_usual = [](const C& c) { return !c.squared_relu; }}},
       {{"tiny",
         {.dim = 64,
          .layers = 2,
@@ -79,7 +91,7 @@ ModelDescription describe_gpt2(const Gpt2Config& config) {
           .num_layers = config.layers,
           .num_heads = config.heads,
           .head_dim = config.dim / config.heads,
-          .num_embedding_parameters = config.positions * config.dim,
+          .num_embedding_parameters = config.alibi ? 0 : config.positions * config.dim,
           .json = sizes().describe(config)};
 }
 
@@ -98,7 +110,9 @@ std::vector<HuggingFaceWeight> hugging_face_weights(const Gpt2Config& config) {
   };
   const auto norm = [&](const std::string& name, const std::string& ours) {
     add(name + ".weight", {ours + ".weight"}, {config.dim});
-    add(name + ".bias", {ours + ".bias"}, {config.dim});
+    if (config.bias) {
+      add(name + ".bias", {ours + ".bias"}, {config.dim});
+    }
   };
   // A "Conv1D": (inputs, outputs).
   const auto linear = [&](const std::string& name,
@@ -112,10 +126,14 @@ std::vector<HuggingFaceWeight> hugging_face_weights(const Gpt2Config& config) {
       biases.push_back(one + ".bias");
     }
     add(name + ".weight", matrices, {inputs, outputs}, true);
-    add(name + ".bias", biases, {outputs});
+    if (config.bias) {
+      add(name + ".bias", biases, {outputs});
+    }
   };
   add("wte.weight", {"tok_embeddings.weight"}, {config.vocab, config.dim});
-  add("wpe.weight", {"pos_embeddings.weight"}, {config.positions, config.dim});
+  if (!config.alibi) {
+    add("wpe.weight", {"pos_embeddings.weight"}, {config.positions, config.dim});
+  }
   for (std::int64_t layer = 0; layer < config.layers; ++layer) {
     const std::string theirs = format("h.{}.", layer);
     const std::string ours = format("layers.{}.", layer);
@@ -135,6 +153,14 @@ std::vector<HuggingFaceWeight> hugging_face_weights(const Gpt2Config& config) {
 
 // Source: transformers' GPT2Config.
 std::string hugging_face_config(const Gpt2Config& config, const HuggingFaceFacts& facts) {
+  TESSERA_REQUIRE(config.bias && !config.alibi && !config.squared_relu,
+                  ErrorCode::kUnsupported,
+                  "transformers' GPT2LMHeadModel has biases, learned positions and GELU: expected "
+                  "model.bias = true, model.alibi = false and model.squared_relu = false, found "
+                  "{}, {} and {}",
+                  config.bias,
+                  config.alibi,
+                  config.squared_relu);
   HuggingFaceConfigText text;
   text.text("activation_function", "gelu_new");
   text.add("architectures", "[\"GPT2LMHeadModel\"]");

@@ -9,9 +9,11 @@
 #include "tessera/ops/bias/bias.h"
 #include "tessera/ops/elementwise/elementwise.h"
 #include "tessera/ops/embedding/embedding.h"
+#include "tessera/ops/fill/fill.h"
 #include "tessera/ops/gelu/gelu.h"
 #include "tessera/ops/matmul/matmul.h"
 #include "tessera/ops/norm/norm.h"
+#include "tessera/ops/squared_relu/squared_relu.h"
 
 namespace tessera {
 namespace {
@@ -65,7 +67,7 @@ class NeoxWriter {
       const std::string name = prefix + "attention." + which;
       const Value y = linear(
           a, parameter(name + ".weight", {dims_.heads, dims_.head_dim, dims_.embed}, small_std_));
-      return add_bias(y, parameter(name + ".bias", {dims_.heads, dims_.head_dim}, 0.0));
+      return biased(y, name, {dims_.heads, dims_.head_dim});
     };
     const Value q = rope(project("wq"), table_);
     const Value k = rope(project("wk"), table_);
@@ -76,16 +78,16 @@ class NeoxWriter {
     const Value wo = parameter(
         prefix + "attention.wo.weight", {dims_.embed, dims_.heads, dims_.head_dim}, deep_std_);
     if (!config_.parallel_residual) {
-      const Value h = add(x, biased(linear(o, wo, 2), prefix + "attention.wo", dims_.embed));
+      const Value h = add(x, biased(linear(o, wo, 2), prefix + "attention.wo", {dims_.embed}));
       const Value wide = widened(h, prefix);
-      return add(h,
-                 biased(linear(wide, narrowing(prefix)), prefix + "feed_forward.w2", dims_.embed));
+      return add(
+          h, biased(linear(wide, narrowing(prefix)), prefix + "feed_forward.w2", {dims_.embed}));
     }
     const Value wide = widened(x, prefix);
     const Value w2 = narrowing(prefix);
     const Value both =
-        biased(add(linear(o, wo, 2), linear(wide, w2)), prefix + "attention.wo", dims_.embed);
-    return add(x, biased(both, prefix + "feed_forward.w2", dims_.embed));
+        biased(add(linear(o, wo, 2), linear(wide, w2)), prefix + "attention.wo", {dims_.embed});
+    return add(x, biased(both, prefix + "feed_forward.w2", {dims_.embed}));
   }
 
   // The feed-forward layer up to its last product, and that one's weight.
@@ -93,7 +95,8 @@ class NeoxWriter {
     const Value b = norm(x, prefix + "ffn_norm");
     const Value w1 =
         parameter(prefix + "feed_forward.w1.weight", {dims_.mlp, dims_.embed}, small_std_);
-    return gelu(biased(linear(b, w1), prefix + "feed_forward.w1", dims_.mlp), config_.exact_gelu);
+    const Value u = biased(linear(b, w1), prefix + "feed_forward.w1", {dims_.mlp});
+    return config_.squared_relu ? squared_relu(u) : gelu(u, config_.exact_gelu);
   }
 
   Value narrowing(const std::string& prefix) {
@@ -103,15 +106,24 @@ class NeoxWriter {
   Value norm(const Value& x, const std::string& name) {
     const Value gain =
         builder_.parameter(name + ".weight", weight({dims_.embed}), Initializer{.mean = 1.0});
-    return layer_norm(x, gain, parameter(name + ".bias", {dims_.embed}, 0.0), config_.norm_eps);
+    const std::string bias = name + ".bias";
+    return layer_norm(x,
+                      gain,
+                      config_.bias ? parameter(bias, {dims_.embed}, 0.0) : zeros({dims_.embed}),
+                      config_.norm_eps);
   }
 
-  Value biased(const Value& x, const std::string& name, const Dim& dim) {
-    return add_bias(x, parameter(name + ".bias", {dim}, 0.0));
+  Value biased(const Value& x, const std::string& name, std::vector<Dim> dims) {
+    return config_.bias ? add_bias(x, parameter(name + ".bias", std::move(dims), 0.0)) : x;
   }
 
   Value parameter(const std::string& name, std::vector<Dim> dims, double std) {
     return builder_.parameter(name, weight(std::move(dims)), Initializer{.std = std});
+  }
+
+  Value zeros(std::vector<Dim> dims) {
+    return builder_.emit(make_op(FillAttrs{.type = weight(std::move(dims))}),
+                         std::vector<Value>())[0];
   }
 
   TensorType weight(std::vector<Dim> dims) const {

@@ -23,6 +23,8 @@ struct NeoxConfig {
   double rotary_fraction = 0.25;  // of each head
   double rope_theta = 10000.0;
   double norm_eps = 1e-5;
+  bool bias = true;               // of products and norms
+  bool squared_relu = false;      // else GELU
   bool exact_gelu = false;        // by the error function, as Pythia's
   bool parallel_residual = true;  // attention and feed-forward read the same x
 

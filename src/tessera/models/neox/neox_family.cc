@@ -34,6 +34,14 @@ const FamilySizes<NeoxConfig>& sizes() {
         .member = &C::norm_eps,
         .file_key = "layer_norm_eps",
         .file_default = 1e-5},
+       {.key = "bias",
+        .member = &C::bias,
+        .file = kNowhere,
+        .is_usual = [](const C& c) { return c.bias; }},
+       {.key = "squared_relu",
+        .member = &C::squared_relu,
+        .file = kNowhere,
+        .is_usual = [](const C& c) { return !c.squared_relu; }},
        {.key = "exact_gelu",
         .member = &C::exact_gelu,
         .file = kNowhere,
@@ -106,7 +114,9 @@ std::vector<HuggingFaceWeight> hugging_face_weights(const NeoxConfig& config) {
                           const std::string& ours,
                           const std::vector<std::int64_t>& shape) {
     add(name + ".weight", ours + ".weight", shape);
-    add(name + ".bias", ours + ".bias", {shape[0]});
+    if (config.bias) {
+      add(name + ".bias", ours + ".bias", {shape[0]});
+    }
   };
   add("gpt_neox.embed_in.weight", "tok_embeddings.weight", {config.vocab, config.dim});
   for (std::int64_t layer = 0; layer < config.layers; ++layer) {
@@ -115,6 +125,9 @@ std::vector<HuggingFaceWeight> hugging_face_weights(const NeoxConfig& config) {
     biased(theirs + "input_layernorm", ours + "attention_norm", {config.dim});
     biased(theirs + "post_attention_layernorm", ours + "ffn_norm", {config.dim});
     for (const std::string kind : {"weight", "bias"}) {
+      if (kind == "bias" && !config.bias) {
+        continue;
+      }
       HuggingFaceWeight fused{.name = format("{}attention.query_key_value.{}", theirs, kind),
                               .parts = {},
                               .shape = {3 * config.dim},
@@ -140,6 +153,13 @@ std::vector<HuggingFaceWeight> hugging_face_weights(const NeoxConfig& config) {
 
 // Source: transformers' GPTNeoXConfig.
 std::string hugging_face_config(const NeoxConfig& config, const HuggingFaceFacts& facts) {
+  TESSERA_REQUIRE(
+      config.bias && !config.squared_relu,
+      ErrorCode::kUnsupported,
+      "transformers' GPTNeoXForCausalLM has biases and GELU: expected model.bias = true "
+      "and model.squared_relu = false, found {} and {}",
+      config.bias,
+      config.squared_relu);
   HuggingFaceConfigText text;
   text.add("architectures", "[\"GPTNeoXForCausalLM\"]");
   text.flag("attention_bias", true);

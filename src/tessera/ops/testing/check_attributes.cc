@@ -50,8 +50,15 @@ class ChangeField final : public AttrVisitor {
   // To the first of these texts that the attribute takes and that is not its own.
   static void change(AttrText& value) {
     const std::string before = value.print();
-    for (const std::string_view text :
-         {"changed=2", "int8", "int4", "f32[changed=2]", "1.25 3", "bias", "none"}) {
+    for (const std::string_view text : {"changed=2",
+                                        "int8",
+                                        "int4",
+                                        "f32[changed=2]",
+                                        "1.25 3",
+                                        "bias",
+                                        "none",
+                                        "values",
+                                        "keys"}) {
       try {
         value.parse(text);
       } catch (const Error&) {

@@ -79,6 +79,38 @@ TEST(OpWork, OfAProductIsOneOfItsShape) {
   EXPECT_EQ(sum[0].bytes_written, 4.0 * 20 * 24);
 }
 
+// Unfused attention multiplies all pairs, in each of its products and of their gradients.
+TEST(OpWork, OfBatchedProductsIsOneForEachHead) {
+  const TensorTypes scores_in = types(
+      DType::kBF16,
+      {"?[batch=2, seq=64, heads=6, head_dim=8]", "?[batch=2, seq=40, kv_heads=3, head_dim=8]"});
+  const Works scores = work(*make_op(BatchedProductAttrs{.group = 2}), scores_in);
+  ASSERT_EQ(scores.size(), 1);
+  EXPECT_EQ(scores[0],
+            (Work{.kind = WorkKind::kProduct,
+                  .m = 64,
+                  .n = 40,
+                  .k = 8,
+                  .batch = 2 * 6,
+                  .dtype = DType::kBF16,
+                  .row_bytes = 16,  // of 16, 16 and 80
+                  .bytes_read = 2.0 * (2 * 64 * 6 * 8 + 2 * 40 * 3 * 8),
+                  .bytes_written = 2.0 * 2 * 6 * 64 * 40}));
+
+  // The gradient of keys adds up the heads of a group.
+  const TensorTypes keys_in =
+      types(DType::kBF16,
+            {"?[batch=2, heads=6, seq=64, keys=40]", "?[batch=2, seq=64, heads=6, head_dim=8]"});
+  const Works keys =
+      work(*make_op(BatchedProductAttrs{.form = BatchedForm::kKeys, .group = 2}), keys_in);
+  ASSERT_EQ(keys.size(), 1);
+  EXPECT_EQ(keys[0].m, 40);
+  EXPECT_EQ(keys[0].n, 8);
+  EXPECT_EQ(keys[0].k, 2 * 64);
+  EXPECT_EQ(keys[0].batch, 2 * 3);
+  EXPECT_EQ(flop(keys[0]), flop(scores[0]));
+}
+
 // What the mask lets through is that of one document, whatever documents there are.
 TEST(OpWork, OfAttentionHasThePairsOfItsMask) {
   const TensorTypes in = types(DType::kBF16,

@@ -23,6 +23,12 @@ std::vector<NodeId> attention_nodes(const Graph& graph) {
   std::vector<NodeId> found;
   for (std::size_t i = 0; i < graph.nodes.size(); ++i) {
     const Node& node = graph.nodes[i];
+    TESSERA_REQUIRE(node.op->get_if<BatchedProductAttrs>() == nullptr,
+                    ErrorCode::kUnsupported,
+                    "node {} of graph {} cannot go on from cached keys: found attention of batched "
+                    "products (model.alibi), expected one that is an op of its own",
+                    i,
+                    graph.name);
     if (const auto* attrs = node.op->get_if<AttentionAttrs>(); attrs != nullptr) {
       TESSERA_REQUIRE(attrs->causal && node.phase == Phase::kForward,
                       ErrorCode::kInvalidArgument,

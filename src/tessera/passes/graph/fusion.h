@@ -56,6 +56,14 @@ class Fusion {
     edit_.insert(position, std::move(whole));
   }
 
+  // The same by several nodes, in their order.
+  void replace_by(const std::vector<NodeId>& parts, NodeId position, std::vector<Node> whole) {
+    remove(parts);
+    for (Node& node : whole) {
+      edit_.insert(position, std::move(node));
+    }
+  }
+
   ValueId fresh() { return edit_.fresh(); }
 
   Graph apply() const { return edit_.apply(); }

@@ -6,6 +6,8 @@
 #include <utility>
 #include <vector>
 
+#include "tessera/ops/op.h"
+#include "tessera/ops/work.h"
 #include "tessera/passes/graph/graph_edit.h"
 
 namespace tessera {
@@ -38,6 +40,55 @@ std::vector<bool> find_kept(const Graph& graph) {
     }
   }
   return kept;
+}
+
+bool has_product(const Graph& graph, const Node& node) {
+  const Works works = work(*node.op, graph.types(node.operands));
+  return std::ranges::find(works, WorkKind::kProduct, &Work::kind) != works.end();
+}
+
+// Also of attention that is several ops.
+bool is_attention(const Graph& graph, const Node& node) {
+  constexpr auto kParts =
+      std::to_array<std::string_view>({"batched_product", "scale_mask_softmax", "mask_scores"});
+  if (std::ranges::find(kParts, info(*node.op).name) != kParts.end()) {
+    return true;
+  }
+  const Works works = work(*node.op, graph.types(node.operands));
+  return std::ranges::find(works, WorkKind::kAttention, &Work::kind) != works.end();
+}
+
+bool is_sum_over_ranks(const Graph& graph, const Node& node) {
+  const Collectives uses = collectives(*node.op, graph.types(node.operands));
+  return std::ranges::any_of(uses, [](const CollectiveUse& use) {
+    return use.kind == CollectiveKind::kReduceScatter || use.kind == CollectiveKind::kAllReduce;
+  });
+}
+
+// Adds what is kept though its own layer's backward alone reads it.
+void add_kept(const Graph& graph, RecomputeKept how, std::vector<bool>& kept) {
+  std::map<SlicedLayer, int> products;
+  for (const Node& node : graph.nodes) {
+    if (node.layer < 0 || node.phase != Phase::kForward) {
+      continue;
+    }
+    bool keeps = false;
+    switch (how) {
+      case RecomputeKept::kInputs:
+      case RecomputeKept::kLastStage:
+        break;
+      case RecomputeKept::kAllButAttention:
+        keeps = !is_attention(graph, node);
+        break;
+      case RecomputeKept::kEverySecondProduct:
+        keeps = is_attention(graph, node) || is_sum_over_ranks(graph, node) ||
+                (has_product(graph, node) && products[sliced_layer_of(node)]++ % 2 == 0);
+        break;
+    }
+    for (const ValueId result : node.results) {
+      kept[result.at()] = kept[result.at()] || keeps;
+    }
+  }
 }
 
 // What one layer's backward needs of its own forward.
@@ -151,14 +202,29 @@ class LayerRecompute {
 
 }  // namespace
 
-Graph recompute_layers(const Graph& graph) {
+std::string_view name(RecomputeKept kept) {
+  switch (kept) {
+    case RecomputeKept::kInputs:
+      return "inputs";
+    case RecomputeKept::kLastStage:
+      return "last_stage";
+    case RecomputeKept::kAllButAttention:
+      return "all_but_attention";
+    case RecomputeKept::kEverySecondProduct:
+      return "every_second_product";
+  }
+  return "?";
+}
+
+Graph recompute_layers(const Graph& graph, RecomputeKept how, std::int64_t end) {
   std::set<SlicedLayer> layers;
   for (const Node& node : graph.nodes) {
-    if (node.layer >= 0) {
+    if (node.layer >= 0 && node.layer < end) {
       layers.insert(sliced_layer_of(node));
     }
   }
-  const std::vector<bool> kept = find_kept(graph);
+  std::vector<bool> kept = find_kept(graph);
+  add_kept(graph, how, kept);
   GraphEdit edit(graph);
   for (const SlicedLayer& layer : layers) {
     LayerRecompute(graph, edit, kept, layer).run();
