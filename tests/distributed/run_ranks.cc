@@ -23,9 +23,9 @@
 #include "tessera/models/family.h"
 #include "tessera/ops/all_ops.h"
 #include "tessera/passes/compile.h"
-#include "tessera/passes/graph/add_dropout.h"
 #include "tessera/plan/graphs.h"
 #include "tessera/plan/run_layout.h"
+#include "tessera/program/step_names.h"
 #include "tessera/program/test_in_flight.h"
 #include "tessera/runtime/launcher.h"
 #include "tessera/runtime/training_step.h"
@@ -226,7 +226,9 @@ class RankTrainer {
       };
       for (std::int64_t r = 0; r < rows; ++r) {
         const std::int64_t sequence = (m * layout_.num_data() + place) * rows + r;
-        set(kSequences, r, static_cast<std::int32_t>(step * run_.global_batch + sequence));
+        set(step_names::kSequences,
+            r,
+            static_cast<std::int32_t>(step * run_.global_batch + sequence));
         for (std::int64_t t = 0; t < run_.sequence_length; ++t) {
           const std::int64_t i = r * run_.sequence_length + t;
           set("tokens", i, token(step, sequence, t, vocab));
@@ -453,6 +455,7 @@ CompileOptions rank_options(const RankRun& run, const WorkspaceQuery& workspace_
           .attention_kernels = run.attention,
           .dropout = run.dropout,
           .recompute = run.recompute,
+          .kept = run.kept,
           .fuse = run.fuse,
           .gelu_products = run.device != nullptr,
           .pipeline = pipeline_options(run),

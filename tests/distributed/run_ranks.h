@@ -85,6 +85,7 @@ struct RankRun {
   DType moments = DType::kF32;
   std::optional<Float8Options> float8 = {};
   bool recompute = false;
+  RecomputeKept kept = RecomputeKept::kInputs;  // where it is recomputed
   AttentionKernels attention = AttentionKernels::kFlash;
   std::optional<double> dropout = {};
   bool fuse = true;

@@ -137,7 +137,10 @@ TEST(UnfusedAttention, DropoutHasOneMaskOnAnyLayout) {
     expect_close(run_ranks(run), dropped, text_of(run));
   }
   alone.recompute = true;
-  expect_equal(run_ranks(alone), dropped, "recomputed");
+  for (const RecomputeKept kept : kRecomputeKept) {
+    alone.kept = kept;
+    expect_equal(run_ranks(alone), dropped, format("recomputed, {} kept", name(kept)));
+  }
 }
 
 TEST(UnfusedAttention, RelativesOfGptTrainAlikeOnAnyLayout) {

@@ -108,7 +108,8 @@ RunConfig unusual_config() {
              .microbatch = 2,
              .dtype = DType::kBF16,
              .logits = DType::kBF16,
-             .tf32 = true};
+             .tf32 = true,
+             .dropout = 0.1};
   c.validation = {.every = 3, .sequences = 7};
   c.lora = {.rank = 4, .alpha = 0.5, .targets = {"wq", "q_proj"}};
   c.float8 = {.recipe = Float8Recipe::kTensorwise,
@@ -157,7 +158,11 @@ RunConfig unusual_config() {
                   .deadline_seconds = 90};
   c.log = {.every = 1, .tensorboard = false};
   c.sample = {.prompt = "p", .tokens = 3, .temperature = 0};
-  c.passes = {.fuse = false, .group_gemms = false, .gelu_products = false, .dump = "d"};
+  c.passes = {.fuse = false,
+              .group_gemms = false,
+              .gelu_products = false,
+              .attention = AttentionOps::kUnfused,
+              .dump = "d"};
   return c;
 }
 

@@ -96,6 +96,18 @@ std::string_view to_string(Recompute recompute) {
   return "?";
 }
 
+std::string_view to_string(AttentionOps ops) {
+  switch (ops) {
+    case AttentionOps::kFlash:
+      return "flash";
+    case AttentionOps::kFusedSoftmax:
+      return "fused_softmax";
+    case AttentionOps::kUnfused:
+      return "unfused";
+  }
+  return "?";
+}
+
 std::string_view to_string(Reduction reduction) {
   switch (reduction) {
     case Reduction::kOrdered:

@@ -27,6 +27,7 @@ enum class ChatTemplateName { kAuto, kLlama3, kChatml };
 enum class OptimizerName { kAdamW };
 enum class DecayedWeights { kAll, kMatrices };
 enum class Recompute { kNone, kFull, kFullButLastStage, kAttention, kEverySecondProduct };
+enum class AttentionOps { kFlash, kFusedSoftmax, kUnfused };
 enum class Reduction { kOrdered, kNative };
 enum class Float8Recipe { kOff, kTensorwise, kRowwise };
 
@@ -94,6 +95,7 @@ struct TrainSection {
   DType dtype = DType::kF32;      // f32 or bf16
   DType logits = DType::kF32;     // likewise
   bool tf32 = false;
+  double dropout = 0.0;  // a rate; 0 = none
   bool operator==(const TrainSection&) const = default;
 };
 
@@ -213,6 +215,7 @@ struct PassesSection {
   bool fuse = true;
   bool group_gemms = true;
   bool gelu_products = true;
+  AttentionOps attention = AttentionOps::kFlash;
   std::string dump;  // directory for every pass's output; empty = none
   bool operator==(const PassesSection&) const = default;
 };
@@ -266,6 +269,7 @@ std::string_view to_string(RawTokens type);
 std::string_view to_string(OptimizerName name);
 std::string_view to_string(DecayedWeights decay);
 std::string_view to_string(Recompute recompute);
+std::string_view to_string(AttentionOps ops);
 std::string_view to_string(Reduction reduction);
 std::string_view to_string(Float8Recipe recipe);
 

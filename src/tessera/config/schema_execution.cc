@@ -296,6 +296,14 @@ ConfigSection passes() {
            codec::boolean(),
            "On a GPU, apply gelu and its gradient within the products around it (cuBLASLt's "
            "epilogues, for bf16); changes the last bits."),
+       row("attention",
+           &S::attention,
+           codec::choice(
+               {AttentionOps::kFlash, AttentionOps::kFusedSoftmax, AttentionOps::kUnfused}),
+           "What attention is made of, on CPUs: one op (flash); as systems without such a kernel "
+           "have it, two batched products around a fused scale, mask and softmax (fused_softmax), "
+           "or around these one by one (unfused), which keep a probability for each pair of "
+           "tokens. Changes the last bits."),
        row("dump",
            &S::dump,
            codec::path(),

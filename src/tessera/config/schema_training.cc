@@ -37,7 +37,12 @@ ConfigSection train() {
            &S::tf32,
            codec::boolean(),
            "On GPUs, whether products of f32 round their factors to tf32 (10 bits in place of 23), "
-           "which tensor cores take.")});
+           "which tensor cores take."),
+       row("dropout",
+           &S::dropout,
+           codec::below_one(),
+           "Rate at which attention's probabilities, and what layers add to the residual stream, "
+           "are dropped, on CPUs, with passes.attention other than \"flash\". 0: none.")});
 }
 
 ConfigSection validation() {

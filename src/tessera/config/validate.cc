@@ -403,6 +403,16 @@ void validate_degrees(const RunConfig& config) {
   require_pipeline_divides(config, ranks);
 }
 
+void validate_dropout(const RunConfig& config) {
+  TESSERA_REQUIRE(
+      config.train.dropout == 0.0 || config.passes.attention != AttentionOps::kFlash,
+      ErrorCode::kInvalidConfig,
+      "{}: found {}, expected 0, since passes.attention = \"flash\" has no probabilities to drop: "
+      "\"fused_softmax\" and \"unfused\" have",
+      placed(config, "train.dropout"),
+      config.train.dropout);
+}
+
 void validate_run(const RunConfig& config, ConfigUse use) {
   if (use == ConfigUse::kRun) {
     validate_inputs(config);
@@ -414,6 +424,7 @@ void validate_run(const RunConfig& config, ConfigUse use) {
   validate_float8(config);
   validate_moments(config);
   validate_logits(config);
+  validate_dropout(config);
   validate_gradients(config);
   validate_schedule(config);
 }

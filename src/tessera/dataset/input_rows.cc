@@ -6,6 +6,7 @@
 #include <string_view>
 #include <vector>
 
+#include "tessera/base/random.h"
 #include "tessera/program/step_names.h"
 
 namespace tessera {
@@ -37,6 +38,21 @@ void load_row(Executor& executor,
                .labels = input(step_names::kLabels),
                .positions = input(step_names::kPositions),
                .documents = input(step_names::kDocuments)});
+}
+
+void load_number(Executor& executor,
+                 std::uint64_t seed,
+                 std::int64_t number,
+                 std::int64_t row,
+                 std::int64_t microbatch) {
+  const std::vector<Binding>& inputs = executor.program().inputs;
+  const auto found = std::ranges::find(inputs, step_names::kSequences, &Binding::name);
+  if (found != inputs.end()) {
+    const auto offset = static_cast<std::uint32_t>(random_key(seed, step_names::kSequences));
+    auto* const numbers =
+        reinterpret_cast<std::uint32_t*>(executor.bytes(*found, microbatch).data());
+    numbers[row] = static_cast<std::uint32_t>(number) + offset;
+  }
 }
 
 void load_empty_row(Executor& executor, std::int64_t row, std::int64_t microbatch) {

@@ -17,6 +17,14 @@ void load_row(Executor& executor,
               std::int64_t row,
               std::int64_t microbatch = 0);
 
+// Writes the number of a row's sequence, which decides its dropout, where the program has that
+// input. Of all numbers of a run, no two are equal; another seed gives others.
+void load_number(Executor& executor,
+                 std::uint64_t seed,
+                 std::int64_t number,
+                 std::int64_t row,
+                 std::int64_t microbatch = 0);
+
 // Fills a row of a microbatch with what does not count: labels that are ignored.
 void load_empty_row(Executor& executor, std::int64_t row, std::int64_t microbatch = 0);
 

@@ -22,6 +22,7 @@
 #include "tessera/passes/graph/join_accumulation.h"
 #include "tessera/passes/graph/round_gradients.h"
 #include "tessera/passes/graph/undecayed_weights.h"
+#include "tessera/passes/graph/unfuse_attention.h"
 #include "tessera/passes/memory/plan_memory.h"
 #include "tessera/passes/memory/recompute_layers.h"
 #include "tessera/passes/program/assign_slots.h"
@@ -276,6 +277,23 @@ TEST(RecomputeLayers, RepeatsWhatIsNotKept) {
   EXPECT_EQ(repeated_ops(recompute_layers(graph, RecomputeKept::kInputs, 0)), none);
   const Graph first = recompute_layers(graph, RecomputeKept::kInputs, 1);
   EXPECT_EQ(repeated_ops(first)["attention"], 1);
+}
+
+// Attention of several ops is repeated whole, or kept whole.
+TEST(RecomputeLayers, TakesUnfusedAttentionForAttention) {
+  const Graph graph = differentiate(unfuse_attention(small_llama(), AttentionKernels::kUnfused));
+  const std::map<std::string, int> none = repeated_ops(graph);
+  const int layers = none.at("mask_scores");  // each masks its gradient
+  const auto more = [&](RecomputeKept kept, const std::string& op) {
+    return repeated_ops(recompute_layers(graph, kept))[op] - (none.contains(op) ? none.at(op) : 0);
+  };
+  for (const std::string op : {"multiply", "mask_scores", "scale_mask_softmax"}) {
+    EXPECT_EQ(more(RecomputeKept::kAllButAttention, op), layers) << op;
+    EXPECT_EQ(more(RecomputeKept::kEverySecondProduct, op), 0) << op;
+  }
+  EXPECT_EQ(more(RecomputeKept::kAllButAttention, "batched_product"), 2 * layers);
+  EXPECT_EQ(more(RecomputeKept::kAllButAttention, "matmul"), 0);
+  EXPECT_EQ(more(RecomputeKept::kEverySecondProduct, "batched_product"), 0);
 }
 
 TEST(RecomputeLayers, KeepsOnlyTheInputsOfLayers) {

@@ -42,7 +42,6 @@ struct PassPlan {
   std::int64_t overlap_layers = 1;
   bool whole_rows = false;  // every sequence is one document
   bool any_order = false;   // sums of attention's backward may have any order
-  // As other systems run it: no run file asks for these (simulate --as).
   AttentionKernels attention = AttentionKernels::kFlash;
   double dropout = 0.0;  // of attention's probabilities and of residuals in training; 0: none
 };

@@ -9,6 +9,9 @@ inline constexpr const char* kPositions = "positions";
 inline constexpr const char* kDocuments = "documents";
 inline constexpr const char* kLabels = "labels";
 
+// An input (batch) i32 where there is dropout: numbers of sequences, which repeat in no step.
+inline constexpr const char* kSequences = "sequences";
+
 // Scalars f32. The first is 1 / labels that count in the step, on all ranks: the gradient of the
 // mean loss by the loss of each of them.
 inline constexpr const char* kInverseLabels = "inverse_labels";

@@ -17,7 +17,7 @@ namespace tessera {
 namespace {
 
 // Whole sections by their name, single keys by their full one.
-constexpr std::array<std::string_view, 21> kKeysOfBits = {"run.threads",
+constexpr std::array<std::string_view, 23> kKeysOfBits = {"run.threads",
                                                           "run.device",
                                                           "run.deterministic",
                                                           "run.time_gemms",
@@ -27,10 +27,12 @@ constexpr std::array<std::string_view, 21> kKeysOfBits = {"run.threads",
                                                           "train.global_batch",
                                                           "train.microbatch",
                                                           "train.tf32",
+                                                          "train.dropout",
                                                           "optimizer",
                                                           "schedule",
                                                           "passes.group_gemms",
                                                           "passes.gelu_products",
+                                                          "passes.attention",
                                                           "parallel.data",
                                                           "parallel.tensor",
                                                           "parallel.sequence_parallel",

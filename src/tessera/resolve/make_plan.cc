@@ -40,6 +40,18 @@ RecomputeKept kept(Recompute recompute) {
   return RecomputeKept::kInputs;
 }
 
+AttentionKernels kernels(AttentionOps ops) {
+  switch (ops) {
+    case AttentionOps::kFlash:
+      return AttentionKernels::kFlash;
+    case AttentionOps::kFusedSoftmax:
+      return AttentionKernels::kFusedSoftmax;
+    case AttentionOps::kUnfused:
+      return AttentionKernels::kUnfused;
+  }
+  return AttentionKernels::kFlash;
+}
+
 bool saves_in_background(const RunConfig& config) {
   return config.checkpoint.async && config.checkpoint.every > 0 &&
          config.checkpoint.every <= config.train.steps;
@@ -71,7 +83,9 @@ Plan make_plan(const RunConfig& config, const ModelDescription& model) {
                           .overlap = config.comm.overlap,
                           .overlap_layers = config.comm.overlap_layers,
                           .whole_rows = !config.data.document_mask,
-                          .any_order = !config.run.deterministic},
+                          .any_order = !config.run.deterministic,
+                          .attention = kernels(config.passes.attention),
+                          .dropout = config.train.dropout},
                .threads = std::max<std::int64_t>(1, config.run.threads)};
   plan.num_microbatches = config.train.global_batch / plan.batch();
   return plan;

@@ -3,6 +3,10 @@
 #include <algorithm>
 #include <chrono>
 #include <cmath>
+#include <cstddef>
+#include <cstdint>
+#include <iterator>
+#include <span>
 #include <vector>
 
 #include "tessera/base/elapsed.h"
@@ -61,9 +65,12 @@ std::int64_t StepRunner::load_batch(std::int64_t step) {
   const std::vector<std::int64_t> batch = sampler_.batch(step);
   const BatchShare share = batch_share(setup_, rank_);
   for (std::int64_t m = 0; m < executor_.program().num_microbatches; ++m) {
-    std::int64_t row = 0;
-    for (const std::int64_t sequence : share_of(batch, share, m)) {
-      load_row(executor_, setup_.sequences.train, sequence, row++, m);
+    const std::span<const std::int64_t> rows = share_of(batch, share, m);
+    const std::int64_t first = (step - 1) * std::ssize(batch) + (rows.data() - batch.data());
+    for (std::int64_t row = 0; row < std::ssize(rows); ++row) {
+      load_row(executor_, setup_.sequences.train, rows[static_cast<std::size_t>(row)], row, m);
+      load_number(
+          executor_, static_cast<std::uint64_t>(setup_.config.run.seed), first + row, row, m);
     }
   }
   std::int64_t valid = 0;

@@ -85,6 +85,14 @@ TensorTypes operand_types(BatchedForm form, const BatchedCase& c, DType dtype) {
   return types(dtype, {scores, queries});
 }
 
+// A query and a key of one head.
+struct PairPlace {
+  std::size_t sequence;
+  std::size_t head;
+  std::size_t query;
+  std::size_t key;
+};
+
 // Where element (sequence, token, head, channel) of rows of tokens lies.
 struct TokenRows {
   const View& view;
@@ -126,27 +134,32 @@ void reference(const BatchedProductAttrs& attrs, const Views& views) {
   const TokenRows at_y{of.y};
   const auto group = static_cast<std::size_t>(attrs.group);
   const std::size_t width = bound(of.b, 3);
+  // Adds the term of one pair of a query and a key, whose place among the scores is `pair`.
+  const auto add_term = [&](const PairPlace& at, std::size_t pair, std::size_t d) {
+    const std::size_t g = at.head / group;
+    switch (attrs.form) {
+      case BatchedForm::kScores:
+        y[pair] += a[at_a(at.sequence, at.query, at.head, d)] * b[at_b(at.sequence, at.key, g, d)];
+        break;
+      case BatchedForm::kValues:
+        y[at_y(at.sequence, at.query, at.head, d)] += a[pair] * b[at_b(at.sequence, at.key, g, d)];
+        break;
+      case BatchedForm::kKeys:
+        y[at_y(at.sequence, at.key, g, d)] += a[pair] * b[at_b(at.sequence, at.query, at.head, d)];
+        break;
+    }
+  };
   std::ranges::fill(y, 0.0);
-  std::size_t pair = 0;
-  for (std::size_t n = 0; n < bound(scores, 0); ++n) {
-    for (std::size_t h = 0; h < bound(scores, 1); ++h) {
-      for (std::size_t t = 0; t < bound(scores, 2); ++t) {
-        for (std::size_t s = 0; s < bound(scores, 3); ++s, ++pair) {
-          for (std::size_t d = 0; d < width; ++d) {
-            switch (attrs.form) {
-              case BatchedForm::kScores:
-                y[pair] += a[at_a(n, t, h, d)] * b[at_b(n, s, h / group, d)];
-                break;
-              case BatchedForm::kValues:
-                y[at_y(n, t, h, d)] += a[pair] * b[at_b(n, s, h / group, d)];
-                break;
-              case BatchedForm::kKeys:
-                y[at_y(n, s, h / group, d)] += a[pair] * b[at_b(n, t, h, d)];
-                break;
-            }
-          }
-        }
-      }
+  const std::size_t keys = bound(scores, 3);
+  const std::size_t queries = bound(scores, 2);
+  const std::size_t heads = bound(scores, 1);
+  for (std::size_t pair = 0; pair < bound(scores, 0) * heads * queries * keys; ++pair) {
+    const PairPlace at = {.sequence = pair / keys / queries / heads,
+                          .head = pair / keys / queries % heads,
+                          .query = pair / keys % queries,
+                          .key = pair % keys};
+    for (std::size_t d = 0; d < width; ++d) {
+      add_term(at, pair, d);
     }
   }
 }

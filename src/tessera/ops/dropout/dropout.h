@@ -16,21 +16,23 @@ struct DropoutCut {
   friend bool operator==(const DropoutCut&, const DropoutCut&) = default;
 };
 
-// y = x / (1 - rate) where an element is kept, else 0 x. Whether it is kept is a function of
-// `seed`, of the number of its sequence, and of its place in the whole tensor's sequence alone, so
-// that a mask is the same on any layout, in backward and in recomputation, and is never saved:
-// element i of a sequence takes word i mod 4 of philox(random_key(seed, "dropout"), {i / 4, its
-// upper half, sequence, 0}), and is kept where that is not below 2^32 rate. With a rate of 0, y is
-// x. Operands: x (b, ..), of 2 to 4 dims, sequences (b) i32: numbers that repeat in no step of a
-// run
-//           -> y (b, ..)
-// Types:    x, y alike in {f32, bf16}, computed in f32
-// Factors:  (b ..), (b) -> (b ..) | rewrite ..
+// y = u / (1 - rate) where an element is kept, else 0 u; u = x, or with `bias` x[.., c] + b[c],
+// rounded, so that the form is bitwise add_bias + dropout. With a rate of 0, y is u.
+// Whether an element is kept is a function of `seed`, of the number of its sequence, and of its
+// place in the whole tensor's sequence alone, so that a mask is the same on any layout, in backward
+// and in recomputation, and is never saved: element i of a sequence takes word i mod 4 of
+// philox(random_key(seed, "dropout"), {i / 4, its upper half, sequence, 0}), and is kept where that
+// is not below 2^32 rate.
+// Operands: sequences (b) i32, numbers that repeat in no step of a run; x (b, .. C) of 2 to 4 dims;
+//           [b (C)] -> y (b, .. C)
+// Types:    x, b, y alike in {f32, bf16}, computed in f32
+// Factors:  (b), (b ..), [(c)] -> (b ..) | rewrite ..
 // Errors:   kInvalidArgument for a rate outside [0, 1)
 // Source:   Srivastava et al. 2014, JMLR 15; Salmon et al. 2011 (Philox)
 struct DropoutAttrs {
   double rate = 0.0;
   std::int64_t seed = 0;
+  bool bias = false;
   std::array<DropoutCut, 3> cuts = {};  // of dims 1, 2 and 3
 
   friend bool operator==(const DropoutAttrs&, const DropoutAttrs&) = default;

@@ -1,4 +1,5 @@
 #include <array>
+#include <concepts>
 #include <cstddef>
 #include <cstdint>
 
@@ -22,12 +23,13 @@ float widen_kept(BFloat16 value) {
   return to_float(value);
 }
 
-void round_kept(float value, float& to) {
-  to = value;
-}
-
-void round_kept(float value, BFloat16& to) {
-  to = to_bfloat16(value);
+template <class T>
+T round_kept(float value) {
+  if constexpr (std::same_as<T, float>) {
+    return value;
+  } else {
+    return to_bfloat16(value);
+  }
 }
 
 // Elements of one sequence that lie side by side in the last dim.
@@ -47,8 +49,9 @@ struct DropoutMask {
         threshold(static_cast<std::uint64_t>(attrs.rate * 0x1p32)),
         scale(static_cast<float>(1.0 / (1.0 - attrs.rate))) {}
 
+  // `bias` may be null.
   template <class T>
-  void apply(const DropoutRow& row, const T* x, T* y) const {
+  void apply(const DropoutRow& row, const T* x, const T* bias, T* y) const {
     std::uint32_t words[4] = {};
     for (std::int64_t i = 0; i < row.size; ++i) {
       const std::uint64_t place = row.first + static_cast<std::uint64_t>(i);
@@ -60,8 +63,11 @@ struct DropoutMask {
         words[3] = 0;
         philox_block(key, words);
       }
+      const float u = bias == nullptr
+                          ? widen_kept(x[i])
+                          : widen_kept(round_kept<T>(widen_kept(x[i]) + widen_kept(bias[i])));
       // What is dropped is multiplied, so that a NaN stays one.
-      round_kept(widen_kept(x[i]) * (words[place % 4] < threshold ? 0.0F : scale), y[i]);
+      y[i] = round_kept<T>(u * (words[place % 4] < threshold ? 0.0F : scale));
     }
   }
 };
@@ -90,7 +96,8 @@ void drop_rows(const DropoutMask& mask,
                const DropoutPart& part,
                const Views& views,
                cpu::Range rows) {
-  const View& x = views.in[0];
+  const View& x = views.in[1];
+  const T* const bias = views.in.size() > 2 ? views.in[2].as<const T>() : nullptr;
   const View& y = views.out[0];
   const auto last = static_cast<std::size_t>(x.num_dims) - 1;
   for (std::int64_t row = rows.begin; row < rows.end; ++row) {
@@ -108,11 +115,12 @@ void drop_rows(const DropoutMask& mask,
       from += at[d] * x.strides[d];
       to += at[d] * y.strides[d];
     }
-    const std::int32_t sequence = views.in[1].as<const std::int32_t>()[at[0]];
+    const std::int32_t sequence = views.in[0].as<const std::int32_t>()[at[0]];
     mask.apply({.first = static_cast<std::uint64_t>(place),
                 .sequence = static_cast<std::uint32_t>(sequence),
                 .size = part.sizes[last]},
                x.as<const T>() + from,
+               bias,
                y.as<T>() + to);
   }
 }
@@ -120,7 +128,7 @@ void drop_rows(const DropoutMask& mask,
 }  // namespace
 
 void run(const DropoutAttrs& attrs, cpu::Context& context, const Views& views) {
-  const View& x = views.in[0];
+  const View& x = views.in[1];
   const DropoutMask mask(attrs);
   const DropoutPart part(attrs, x, context);
   const std::int64_t width = x.sizes[static_cast<std::size_t>(x.num_dims) - 1];

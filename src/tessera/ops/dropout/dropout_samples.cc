@@ -1,5 +1,6 @@
 #include <cstddef>
 #include <cstdint>
+#include <string>
 #include <string_view>
 #include <utility>
 
@@ -13,7 +14,6 @@ namespace tessera {
 
 using conformance::ids;
 using conformance::integers;
-using conformance::normal;
 using conformance::OpClass;
 using conformance::reals;
 using conformance::types;
@@ -26,6 +26,28 @@ constexpr std::pair<std::string_view, std::string_view> kDropoutShapes[] = {
     {"?[batch=2, seq=4, embed=38]", "i32[batch=2]"},
     {"?[batch=2, heads=4, seq=6, keys=10]", "i32[batch=2]"}};
 
+conformance::Sample dropout_sample(const std::string& sample_name,
+                                   std::string_view x,
+                                   std::string_view sequences,
+                                   DType dtype,
+                                   const DropoutAttrs& attrs) {
+  conformance::Sample sample{
+      .name = sample_name,
+      .op = make_op(attrs),
+      .operands = types(dtype, {sequences, x}),
+      .fills = {integers(1000)},
+      .op_class = attrs.rate == 0.0 ? OpClass::kExact : OpClass::kElementwise,
+      .differentiable = !attrs.bias};
+  if (attrs.bias) {
+    sample.operands.push_back({.dtype = dtype, .dims = {sample.operands[1].dims.back()}});
+    sample.op_class = dtype == DType::kBF16 ? OpClass::kRounded : OpClass::kElementwise;
+    if (sample.operands[1].dims[1].bound % 2 != 0) {
+      sample.unsplit = {{"b", "fuse() makes it of a cut graph: rows of padding get the bias"}};
+    }
+  }
+  return sample;
+}
+
 }  // namespace
 
 SampleList samples(SamplesOf<DropoutAttrs>) {
@@ -33,12 +55,11 @@ SampleList samples(SamplesOf<DropoutAttrs>) {
   for (const DType dtype : {DType::kF32, DType::kBF16}) {
     for (const double rate : {0.0, 0.1, 0.75}) {
       for (const auto& [x, sequences] : kDropoutShapes) {
-        list.push_back({.name = format("{}_{}", list.size(), name(dtype)),
-                        .op = make_op(DropoutAttrs{.rate = rate, .seed = 7}),
-                        .operands = types(dtype, {x, sequences}),
-                        .fills = {normal(), integers(1000)},
-                        .op_class = rate == 0.0 ? OpClass::kExact : OpClass::kElementwise});
-        list.back().sliced_dim = static_cast<std::int32_t>(list.back().operands[0].num_dims()) - 1;
+        for (const bool bias : {false, true}) {
+          const DropoutAttrs attrs{.rate = rate, .seed = 7, .bias = bias};
+          const std::string sample_name = format("{}_{}", list.size(), name(dtype));
+          list.push_back(dropout_sample(sample_name, x, sequences, dtype, attrs));
+        }
       }
     }
   }
@@ -46,9 +67,9 @@ SampleList samples(SamplesOf<DropoutAttrs>) {
 }
 
 void reference(const DropoutAttrs& attrs, const Views& views) {
-  const auto x = reals(views.in[0]);
+  const auto x = reals(views.in[1]);
   const auto y = reals(views.out[0]);
-  const auto sequences = ids(views.in[1]);
+  const auto sequences = ids(views.in[0]);
   const std::size_t size = x.size() / sequences.size();
   const std::uint64_t key = random_key(static_cast<std::uint64_t>(attrs.seed), "dropout");
   for (std::size_t i = 0; i < x.size(); ++i) {
@@ -59,7 +80,12 @@ void reference(const DropoutAttrs& attrs, const Views& views) {
                                static_cast<std::uint32_t>(sequences[i / size]),
                                0});
     const double chance = static_cast<double>(words.at(i % size % 4)) / 0x1p32;
-    y[i] = chance < attrs.rate ? 0.0 : x[i] / (1.0 - attrs.rate);
+    double u = x[i];
+    if (attrs.bias) {
+      const auto bias = reals(views.in[2]);
+      u += bias[i % bias.size()];
+    }
+    y[i] = chance < attrs.rate ? 0.0 : u / (1.0 - attrs.rate);
   }
 }
 

@@ -127,6 +127,18 @@ Sample sample_of(const ScoresCase& c, DType dtype, OpRef op, bool masked) {
   return sample;
 }
 
+Sample mask_sample(const ScoresCase& c, DType dtype, bool of_gradient) {
+  const MaskScoresAttrs attrs{.of_gradient = of_gradient, .mask = mask_of(c)};
+  Sample sample = sample_of(c, dtype, make_op(attrs), true);
+  sample.name += of_gradient ? "_gradient" : "";
+  sample.op_class = OpClass::kElementwise;
+  if (!of_gradient && !sees_all(c)) {  // scores that are infinite have no differences
+    sample.gradient_results = {};
+    sample.without_gradient = {0};
+  }
+  return sample;
+}
+
 // A key as a query of a head sees it.
 struct SeenKey {
   bool is_seen = true;
@@ -189,20 +201,12 @@ SampleList samples(SamplesOf<ScaleMaskSoftmaxBackwardAttrs>) {
 SampleList samples(SamplesOf<MaskScoresAttrs>) {
   SampleList list;
   for (const DType dtype : {DType::kF32, DType::kBF16}) {
-    for (const bool of_gradient : {false, true}) {
-      for (const ScoresCase& c : kScoresCases) {
-        if (!c.masked || (of_gradient && c.alibi)) {
-          continue;
-        }
-        const MaskScoresAttrs attrs{.of_gradient = of_gradient, .mask = mask_of(c)};
-        Sample sample = sample_of(c, dtype, make_op(attrs), true);
-        sample.name += of_gradient ? "_gradient" : "";
-        sample.op_class = OpClass::kElementwise;
-        if (!of_gradient && !sees_all(c)) {  // scores that are infinite have no differences
-          sample.gradient_results = {};
-          sample.without_gradient = {0};
-        }
-        list.push_back(std::move(sample));
+    for (const ScoresCase& c : kScoresCases) {
+      if (c.masked) {
+        list.push_back(mask_sample(c, dtype, false));
+      }
+      if (c.masked && !c.alibi) {
+        list.push_back(mask_sample(c, dtype, true));
       }
     }
   }

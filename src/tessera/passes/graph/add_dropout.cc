@@ -6,6 +6,7 @@
 #include "tessera/base/error.h"
 #include "tessera/ops/all_ops.h"
 #include "tessera/passes/graph/graph_edit.h"
+#include "tessera/program/step_names.h"
 
 namespace tessera {
 namespace {
@@ -36,8 +37,8 @@ Dim batch_of(const Graph& graph) {
 
 Graph add_dropout(const Graph& graph, double rate) {
   Graph with_sequences = graph;
-  const ValueId sequences =
-      with_sequences.add_input(kSequences, {.dtype = DType::kI32, .dims = {batch_of(graph)}});
+  const ValueId sequences = with_sequences.add_input(
+      step_names::kSequences, {.dtype = DType::kI32, .dims = {batch_of(graph)}});
   GraphEdit edit(with_sequences);
   std::int64_t seed = 0;
   for (std::size_t i = 0; i < graph.nodes.size(); ++i) {
@@ -45,7 +46,7 @@ Graph add_dropout(const Graph& graph, double rate) {
     TESSERA_REQUIRE(node.op->get_if<AttentionAttrs>() == nullptr,
                     ErrorCode::kUnsupported,
                     "node {} of graph {}: no dropout of the probabilities of attention that is one "
-                    "op, expected attention = \"unfused\" or \"fused-softmax\"",
+                    "op, expected attention = \"unfused\" or \"fused_softmax\"",
                     i,
                     graph.name);
     const std::optional<std::size_t> dropped = dropped_operand(node);
@@ -55,7 +56,7 @@ Graph add_dropout(const Graph& graph, double rate) {
     const ValueId kept = edit.fresh();
     edit.insert(NodeId::of(i),
                 {.op = make_op(DropoutAttrs{.rate = rate, .seed = seed++}),
-                 .operands = {node.operands[*dropped], sequences},
+                 .operands = {sequences, node.operands[*dropped]},
                  .results = {kept},
                  .phase = node.phase,
                  .layer = node.layer,

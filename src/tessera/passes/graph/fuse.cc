@@ -96,12 +96,17 @@ std::optional<OpRef> with_bias(const Op& op) {
   if (const auto* gelu = op.get_if<GeluBackwardAttrs>()) {
     return make_op(GeluBackwardAttrs{.bias = true, .exact = gelu->exact});
   }
+  if (const auto* dropout = op.get_if<DropoutAttrs>()) {
+    DropoutAttrs biased = *dropout;
+    biased.bias = true;
+    return make_op(biased);
+  }
   return std::nullopt;
 }
 
 // u = add_bias(x, b); y = gelu(u); gelu_backward(dy, u)  ->  gelu{bias}(x, b), gelu_backward{bias}(
-// dy, x, b). Not where that would keep what was gathered for forward.
-void bias_into_gelu(Fusion& fusion, NodeId id) {
+// dy, x, b), and dropout alike. Not where that would keep what was gathered for forward.
+void bias_into_reader(Fusion& fusion, NodeId id) {
   if (fusion.taken(id)) {
     return;
   }
@@ -460,7 +465,7 @@ constexpr std::array kRules = {
     add_into_norm<RmsNormAttrs>,
     add_into_norm<LayerNormAttrs>,
     bias_into_layer_norm,
-    bias_into_gelu,
+    bias_into_reader,
     weight_gradient_into_backward<RmsNormBackwardAttrs, RmsNormWeightGradientAttrs>,
     weight_gradient_into_backward<LayerNormBackwardAttrs, LayerNormWeightGradientAttrs>,
     residual_into_norm_backward<RmsNormBackwardAttrs>,

@@ -14,7 +14,7 @@ namespace {
 
 // In the order of AttentionKernels.
 constexpr auto kKernelNames =
-    std::to_array<std::string_view>({"flash", "fused-softmax", "unfused"});
+    std::to_array<std::string_view>({"flash", "fused_softmax", "unfused"});
 
 // The ops in place of one attention node, in order.
 class UnfusedAttention {
@@ -125,9 +125,29 @@ void parse_text(std::string_view text, AttentionKernels& kernels) {
   TESSERA_REQUIRE(
       found != kKernelNames.end(),
       ErrorCode::kInvalidArgument,
-      "found \"{}\", expected the kernels of attention: flash, fused-softmax or unfused",
+      "found \"{}\", expected the kernels of attention: flash, fused_softmax or unfused",
       text);
   kernels = static_cast<AttentionKernels>(found - kKernelNames.begin());
+}
+
+// What lies between the two products has but one operand beside ids.
+bool is_of_unfused_attention(const Graph& graph, const Node& node) {
+  if (node.op->get_if<BatchedProductAttrs>() != nullptr ||
+      node.op->get_if<ScaleMaskSoftmaxAttrs>() != nullptr ||
+      node.op->get_if<MaskScoresAttrs>() != nullptr) {
+    return true;
+  }
+  const bool is_between = node.op->get_if<MultiplyAttrs>() != nullptr ||
+                          node.op->get_if<SoftcapAttrs>() != nullptr ||
+                          node.op->get_if<DropoutAttrs>() != nullptr;
+  const NodeId producer = is_between ? graph[node.operands.back()].producer : NodeId{};
+  if (!producer.valid()) {
+    return false;
+  }
+  const Node& before = graph.nodes[producer.at()];
+  const auto* product = before.op->get_if<BatchedProductAttrs>();
+  return is_of_unfused_attention(graph, before) &&
+         (product == nullptr || product->form == BatchedForm::kScores);
 }
 
 Graph unfuse_attention(const Graph& graph, AttentionKernels kernels) {

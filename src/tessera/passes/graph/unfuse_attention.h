@@ -8,7 +8,7 @@
 
 namespace tessera {
 
-// Which kernels attention is made of, as text "flash", "fused-softmax" and "unfused".
+// Which kernels attention is made of, as text "flash", "fused_softmax" and "unfused".
 enum class AttentionKernels : std::uint8_t {
   kFlash,         // one, blockwise
   kFusedSoftmax,  // two batched products around a fused scale, mask and softmax
@@ -29,5 +29,8 @@ void parse_text(std::string_view text, AttentionKernels& kernels);
 // is an op of its own in both. A fused softmax that is there already is unfused alike. Losses are
 // close, not bitwise the same. Errors: kUnsupported where something reads attention's log-sum-exp.
 Graph unfuse_attention(const Graph& graph, AttentionKernels kernels);
+
+// Whether a node is one of those ops, or the dropout between them.
+bool is_of_unfused_attention(const Graph& graph, const Node& node);
 
 }  // namespace tessera

@@ -9,6 +9,7 @@
 #include "tessera/ops/op.h"
 #include "tessera/ops/work.h"
 #include "tessera/passes/graph/graph_edit.h"
+#include "tessera/passes/graph/unfuse_attention.h"
 
 namespace tessera {
 namespace {
@@ -49,13 +50,9 @@ bool has_product(const Graph& graph, const Node& node) {
 
 // Also of attention that is several ops.
 bool is_attention(const Graph& graph, const Node& node) {
-  constexpr auto kParts =
-      std::to_array<std::string_view>({"batched_product", "scale_mask_softmax", "mask_scores"});
-  if (std::ranges::find(kParts, info(*node.op).name) != kParts.end()) {
-    return true;
-  }
   const Works works = work(*node.op, graph.types(node.operands));
-  return std::ranges::find(works, WorkKind::kAttention, &Work::kind) != works.end();
+  return is_of_unfused_attention(graph, node) ||
+         std::ranges::find(works, WorkKind::kAttention, &Work::kind) != works.end();
 }
 
 bool is_sum_over_ranks(const Graph& graph, const Node& node) {
