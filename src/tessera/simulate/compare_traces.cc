@@ -254,7 +254,8 @@ std::string differences_text(const Differences& differences,
                              std::size_t num_rows) {
   const std::vector<DifferenceRow>& rows = differences.rows;
   // A single row stands for itself.
-  const std::size_t shown = rows.size() > num_rows + 1 ? num_rows : rows.size();
+  const std::size_t rest_rows = rows.size() - std::min(rows.size(), num_rows);
+  const std::size_t shown = rest_rows > 1 ? num_rows : rows.size();
   double all = 0.0;
   for (const DifferenceRow& row : rows) {
     all += magnitude(row);

@@ -89,7 +89,8 @@ class TraceReader {
   }
 
  private:
-  static constexpr std::size_t kShown = 40;  // characters of what was found
+  static constexpr std::size_t kShown = 40;                        // characters of what was found
+  static constexpr std::size_t kMostRanks = std::size_t{1} << 30;  // their squares have room
 
   std::string_view next_line() {
     ++line_;
@@ -198,12 +199,25 @@ class TraceReader {
     return process.threads[number(event, "tid", process.threads.size())];
   }
 
+  Event parse_event(std::string_view line) const {
+    try {
+      return parse_json(line, {.offset = line_begin_, .unique_keys = false});
+    } catch (const Error& error) {
+      // The parser knows of this line alone.
+      constexpr std::string_view kOnlyLine = "line 1, ";
+      std::string message = error.message();
+      if (const std::size_t at = message.find(kOnlyLine); at != std::string::npos) {
+        message.erase(at, kOnlyLine.size());
+      }
+      fail(ErrorCode::kInvalidData, "{}: line {}: {}", file_, line_, message);
+    }
+  }
+
   void read_event(std::string_view line) {
     if (line.ends_with(',')) {
       line.remove_suffix(1);
     }
-    const Event event =
-        parse_json(line, {.name = file_, .offset = line_begin_, .unique_keys = false});
+    const Event event = parse_event(line);
     const std::string& phase = text(event, "ph");
     if (phase == "M") {
       read_name(event);
@@ -233,6 +247,11 @@ class TraceReader {
                format("{}: processes are numbered from 0", trace_.processes.size()));
       }
       trace_.processes.push_back(ranks_of(name));
+      num_ranks_ += trace_.processes.back().num_ranks;
+      if (num_ranks_ > kMostRanks) {
+        refuse(format("process \"{}\"", name.substr(0, kShown)),
+               format("at most {} ranks in all", kMostRanks));
+      }
     } else if (what == "thread_name") {
       TraceProcess& process = process_of(event);
       if (number(event, "tid") != process.threads.size()) {
@@ -378,6 +397,7 @@ class TraceReader {
   std::size_t at_ = 0;  // in the text, of the next line
   std::size_t line_ = 0;
   std::size_t line_begin_ = 0;
+  std::size_t num_ranks_ = 0;  // of the processes so far
   bool is_at_end_ = false;
   StepTrace trace_;
   std::map<std::string, std::uint32_t> numbers_;  // of names, as they come

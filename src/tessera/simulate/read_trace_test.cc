@@ -18,6 +18,7 @@ namespace tessera {
 namespace {
 
 using ::testing::HasSubstr;
+using ::testing::Not;
 
 // Written by hand, a seed of the fuzzer's too: a rank that computes, and sends.
 std::string by_hand() {
@@ -118,7 +119,13 @@ TEST(ReadTrace, RefusesWhatIsNoTrace) {
   expect_error(by_hand().substr(0, by_hand().size() - 3),
                "a.json: line 14: found the end of the file, expected more events: the file was "
                "cut");
-  expect_error(by_hand().substr(0, by_hand().size() - 10), "a.json: not JSON at byte");
+  expect_error(by_hand().substr(0, by_hand().size() - 10), "a.json: line 13: not JSON at byte");
+  expect_error(changed("\"dur\":1.5", "\"dur\":1.5x"), "a.json: line 8: not JSON at byte");
+  EXPECT_THAT(error_of(ErrorCode::kInvalidData,
+                       [&] { parse_trace(changed("\"dur\":1.5", "\"dur\":1.5x"), "a.json"); }),
+              Not(HasSubstr("line 1, ")));
+  expect_error(changed("\"rank 4 x2\"", "\"rank 4 x1073741825\""),
+               "expected at most 1073741824 ranks");
   expect_error(by_hand() + "more\n",
                "a.json: line 14: found more behind its end, expected nothing");
   expect_error(changed("\"cat\":\"streaming\"", "\"cat\":\"dreaming\""),
