@@ -20,6 +20,7 @@
 #include "tessera/cli/command_pages.h"
 #include "tessera/cli/commands.h"
 #include "tessera/cli/machine_report.h"
+#include "tessera/cli/path_options.h"
 #include "tessera/cli/run_command.h"
 #include "tessera/cli/subcommands.h"
 #include "tessera/config/config.h"
@@ -64,12 +65,12 @@ void add_explain(CLI::App& app) {
                    options->schedule,
                    "Draw the pipeline's schedule; --schedule=FILE.csv writes it as a table that "
                    "pipeline.schedule takes");
-  command.add_option("--gantt", options->gantt, "Draw the pipeline's schedule into this SVG image")
+  add_output(command, "--gantt", options->gantt, "Draw the pipeline's schedule into this SVG image")
       ->type_name("FILE.svg");
-  command
-      .add_option("--memory-picture",
-                  options->memory,
-                  "Draw what lies where in a rank's memory over its step into this SVG image")
+  add_output(command,
+             "--memory-picture",
+             options->memory,
+             "Draw what lies where in a rank's memory over its step into this SVG image")
       ->type_name("FILE.svg");
   command.add_flag("--plan", options->plan, "Print all that decides the programs");
   command.add_flag("--program", options->program, "Print the program of a rank's step");

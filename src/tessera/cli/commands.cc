@@ -109,10 +109,6 @@ bool write_schedule(const Explanation& facts, const ExplainOptions& options) {
                     options.schedule);
     write_file_atomic(options.schedule, schedule_csv(facts));
   }
-  TESSERA_REQUIRE(options.gantt.empty() || options.gantt.ends_with(".svg"),
-                  ErrorCode::kInvalidConfig,
-                  "--gantt={}: expected a name that ends in .svg: the drawing is one",
-                  options.gantt);
   TESSERA_REQUIRE(options.schedule != "-" || !options.json,
                   ErrorCode::kInvalidConfig,
                   "--schedule draws, and --json prints one object: expected one of the two");
@@ -122,15 +118,20 @@ bool write_schedule(const Explanation& facts, const ExplainOptions& options) {
   return writes_table || !options.gantt.empty();
 }
 
+// Before a large run is compiled for nothing.
+void require_picture(std::string_view option, const std::filesystem::path& file) {
+  TESSERA_REQUIRE(file.empty() || file.extension() == ".svg",
+                  ErrorCode::kInvalidConfig,
+                  "{}={}: expected a name that ends in .svg: the drawing is one",
+                  option,
+                  file.string());
+}
+
 // Of the pipeline rank that needs most, where that is asked for. Whether it is.
-bool write_memory_picture(const Explanation& facts, const std::string& file) {
+bool write_memory_picture(const Explanation& facts, const std::filesystem::path& file) {
   if (file.empty()) {
     return false;
   }
-  TESSERA_REQUIRE(file.ends_with(".svg"),
-                  ErrorCode::kInvalidConfig,
-                  "--memory-picture={}: expected a name that ends in .svg: the drawing is one",
-                  file);
   const auto most = std::ranges::max_element(
       facts.programs, {}, [](const Programs& own) { return own.step.arena_bytes; });
   write_file_atomic(file, draw_memory(most->step));
@@ -188,6 +189,8 @@ void train_command(const RunConfig& config, const TrainOptions& options) {
 }
 
 void explain_command(const RunConfig& config, const ExplainOptions& options) {
+  require_picture("--gantt", options.gantt);
+  require_picture("--memory-picture", options.memory);
   const Explanation facts =
       explain(with_weights_defaults(config, ConfigUse::kPlan, true), options.target);
   if (const std::string& weights = facts.config.model.weights;

@@ -24,9 +24,9 @@ struct ExplainOptions {
   bool ops = false;
   bool json = false;          // one object in place of text
   std::string schedule = {};  // of a pipeline: "-" draws it, else a file that gets it as a table
-  std::string gantt = {};     // a file that gets it as an SVG image
-  std::string memory = {};    // a file that gets the arena as an SVG image
-  std::string target = {};    // as explain() takes it
+  std::filesystem::path gantt = {};   // a file that gets it as an SVG image
+  std::filesystem::path memory = {};  // a file that gets the arena as an SVG image
+  std::string target = {};            // as explain() takes it
 };
 
 // `tessera explain`: prints what a run is, needs and sends on stdout; trains nothing. The config
