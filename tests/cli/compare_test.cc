@@ -15,6 +15,7 @@
 #include "tessera/base/file.h"
 #include "tessera/base/format.h"
 #include "tessera/base/test_directory.h"
+#include "tessera/base/text.h"
 #include "tests/cli/training_test.h"
 
 namespace tessera {
@@ -147,8 +148,10 @@ TEST_F(CompareTest, PutsARunBesideItsSimulation) {
   trained("run");
   const std::string text = compared({"run", "--cluster=cores.toml"});
   EXPECT_THAT(text,
-              AllOf(StartsWith("step 2 of run\nrun/trace-2.json: 2 ranks, beside its simulation on "
-                               "cores\n  constants: estimates"),
+              AllOf(StartsWith("3 steps: median "),
+                    HasSubstr(" s; nothing was predicted when training began\nstep 2 of run\n"
+                              "run/trace-2.json: 2 ranks, beside its simulation on "
+                              "cores\n  constants: estimates"),
                     HasSubstr("\n  products "),
                     HasSubstr("\n  forward matmul "),
                     HasSubstr(" more rows")));
@@ -166,6 +169,159 @@ TEST_F(CompareTest, PutsARunBesideItsSimulation) {
   EXPECT_EQ(renamed.substr(renamed.find("constants")), text.substr(text.find("constants")));
   EXPECT_THAT(compared({"run", "--cluster=curve.toml"}),
               HasSubstr("constants: the cluster file says no source"));
+}
+
+// Costs of these figures cut a pipeline's layers elsewhere than the run did, and its levels have
+// another name.
+TEST_F(CompareTest, KeepsTheProgramOfThePipelineThatRan) {
+  const std::string memory = R"(name = "slow memory"
+[device]
+name = "core"
+memory = 0
+memory_bandwidth = "1 MB/s"
+peak = { f32 = "100 TFLOP/s", bf16 = "100 TFLOP/s" }
+[[levels]]
+name = "pair"
+size = 2
+bandwidth = "1 GB/s"
+latency = "10 us"
+[host]
+cores = 2
+memory_bandwidth = "2 MB/s"
+)";
+  write_test_file(path("memory.toml"), memory);
+  const std::vector<std::string> keys = {
+      "--parallel.pipeline=2", "--model.layers=4", "--model.vocab=2000"};
+  const auto layers = [&](std::vector<std::string> more) {
+    more.insert(more.begin(), {"explain", "run.toml", "--plan"});
+    more.insert(more.end(), keys.begin(), keys.end());
+    const std::string plan = tessera(more).out;
+    return plan.substr(plan.find("\nlayers = "), 20);
+  };
+  ASSERT_NE(layers({}), layers({"--cluster.file=memory.toml"}));
+  std::vector<std::string> overrides = keys;
+  overrides.insert(overrides.end(), {"--train.steps=1", "--trace-step=1"});
+  const Outcome outcome = train("run", overrides);
+  ASSERT_EQ(outcome.code, 0) << outcome.err;
+  const std::string text = compared({"run", "--cluster=memory.toml"});
+  EXPECT_THAT(text, HasSubstr("run/trace-1.json: 2 ranks, beside its simulation on slow memory"));
+  expect_sums(text, "by kind of work");
+  write_test_file(path("memory.toml"), replace_all(memory, "size = 2", "size = 1"));
+  expect_refused({"run", "--cluster=memory.toml"},
+                 "memory.toml: found 1 device, expected the 2 ranks of the run or more");
+}
+
+TEST_F(CompareTest, FindsTheClusterFileOfTheRunAgain) {
+  std::filesystem::create_directories(path("there"));
+  std::filesystem::rename(path("curve.toml"), path("there/curve.toml"));
+  trained("run", {"--cluster.file=there/curve.toml"});
+  std::filesystem::rename(path("there/curve.toml"), path("there/moved.toml"));
+  const std::string text = compared({"run"});
+  EXPECT_THAT(text,
+              AllOf(HasSubstr("; predicted "),
+                    HasSubstr(" s when training began (the cluster file says no source"),
+                    HasSubstr("beside its simulation on cores")));
+  EXPECT_THAT(compared({"run", "--cluster=cores.toml"}), HasSubstr("constants: estimates"));
+  // As older versions have left it.
+  std::filesystem::remove(path("run/cluster.toml"));
+  expect_refused({"run"},
+                 "run: its cluster.file, there/curve.toml, does not exist here: give "
+                 "--cluster=FILE");
+  EXPECT_THAT(compared({"run", "--cluster=cores.toml"}), HasSubstr("constants: estimates"));
+  // Where the check of what the run has left finds it.
+  const std::string config = read_file(path("run/config.toml"));
+  write_file_atomic(path("run/config.toml"),
+                    replace_all(config, "there/curve.toml", path("there/moved.toml").string()));
+}
+
+TEST_F(CompareTest, RefusesFiguresOfOtherDevices) {
+  trained("run");
+  std::string text = read_file(path("curve.toml"));
+  text.erase(text.find("[host]"));
+  text.replace(text.find("memory = 0"), 10, "memory = \"80 GB\"");
+  write_file_atomic(path("gpus.toml"), text);
+  expect_refused({"run", "--cluster=gpus.toml"},
+                 "run: gpus.toml is of GPUs, and the run is on the CPU: give --cluster=FILE");
+}
+
+// Stamps of a GPU's host are said to be no times of the GPU; the step is that of metrics.jsonl.
+TEST_F(CompareTest, TakesTheStepOfAGpuFromItsMetrics) {
+  std::string text = read_file(path("curve.toml"));
+  text.erase(text.find("[host]"));
+  text.replace(text.find("memory = 0"), 10, "memory = \"80 GB\"");
+  write_file_atomic(path("gpus.toml"), text);
+  trained("run", {"--train.steps=2"});
+  const Outcome outcome = tessera({"simulate",
+                                   "run/config.toml",
+                                   "--run.device=cuda",
+                                   "--cluster=gpus.toml",
+                                   "--trace=of-gpus.json"});
+  ASSERT_EQ(outcome.code, 0) << outcome.err;
+  // A process for each rank, as a run has them.
+  const std::string simulated = read_file(path("of-gpus.json"));
+  write_file_atomic(path("run/trace-2.json"), replace_all(simulated, "rank 0 x2", "rank 0"));
+  const std::string config = read_file(path("run/config.toml"));
+  write_file_atomic(path("run/config.toml"),
+                    replace_all(config, "device = \"cpu\"", "device = \"cuda\""));
+  const std::string compared_text = compared({"run", "--cluster=gpus.toml"});
+  const double seconds = json::parse(metrics("run")[1]).at("step_seconds");
+  EXPECT_THAT(compared_text,
+              AllOf(HasSubstr(format("\nstep {:.4g} s by metrics.jsonl, predicted ", seconds)),
+                    HasSubstr("1 of 2 ranks, beside"),
+                    HasSubstr("the trace says when the host issued work to a device")));
+  write_file_atomic(path("run/config.toml"), config);
+}
+
+// What the process of one rank would have left of a trace of several, without arrows.
+std::string only_process(const std::string& trace, int process) {
+  std::istringstream lines(trace);
+  std::string line;
+  std::getline(lines, line);
+  std::string text = line;
+  const std::string pid = format("\"pid\":{},", process);
+  bool is_first = true;
+  const auto has = [&](const std::string& part) { return line.find(part) != std::string::npos; };
+  while (std::getline(lines, line)) {
+    if (has(pid) && !has(R"("ph":"s")") && !has(R"("ph":"f")")) {
+      line.erase(line.find_last_of('}') + 1);
+      text += (is_first ? "\n" : ",\n") + replace_all(line, pid, "\"pid\":0,");
+      is_first = false;
+    }
+  }
+  return text + "\n]}\n";
+}
+
+TEST_F(CompareTest, JoinsTheFilesOfProcesses) {
+  trained("run");
+  const std::string both = read_file(path("run/trace-2.json"));
+  const auto tables = [&] {
+    const std::string text = compared({"run", "--cluster=cores.toml"});
+    return text.substr(text.find("constants"));
+  };
+  const std::string expected = tables();
+  std::filesystem::remove(path("run/trace-2.json"));
+  write_file_atomic(path("run/trace-2-rank-0.json"), only_process(both, 0));
+  EXPECT_THAT(compared({"run", "--cluster=cores.toml"}),
+              HasSubstr("\nrun/trace-2-rank-0.json: 1 of 2 ranks, beside"));
+  write_file_atomic(path("run/trace-2-rank-1.json"), only_process(both, 1));
+  EXPECT_EQ(tables(), expected);
+  EXPECT_THAT(compared({"run", "--cluster=cores.toml"}),
+              HasSubstr("\nrun/trace-2-rank-0.json and 1 more: 2 ranks, beside"));
+  write_file_atomic(path("run/trace-2-rank-1.json"), only_process(both, 0));
+  expect_refused({"run", "--cluster=cores.toml"},
+                 "run/trace-2-rank-1.json: found rank 0, which run/trace-2-rank-0.json has too",
+                 3);
+  write_file_atomic(path("run/trace-2-rank-1.json"),
+                    replace_all(only_process(both, 1), "\"rank 1\"", "\"rank 7\""));
+  expect_refused({"run", "--cluster=cores.toml"},
+                 "run/trace-2-rank-1.json: found rank 7, expected one of the 2 ranks");
+}
+
+TEST_F(CompareTest, RefusesRowsThatAreNone) {
+  for (const std::string rows : {"-1", "0", "18446744073709551615"}) {
+    expect_refused({"run", "--cluster=cores.toml", "--rows=" + rows}, "--rows: ");
+  }
+  EXPECT_THAT(tessera({"compare", "--help"}).out, Not(HasSubstr("(1x)")));
 }
 
 TEST_F(CompareTest, WantsARecordedStepAndACluster) {
@@ -238,6 +394,9 @@ TEST_F(CompareTest, RefusesRunsWithNothingInCommon) {
   expect_refused({"a", "b", "--cluster=cores.toml"}, "--cluster=cores.toml: expected one run");
   write_file_atomic(path("b/metrics.jsonl"), "{\"step\":1}\n");
   expect_refused({"a", "b"}, "b/metrics.jsonl:1", 3);
+  write_file_atomic(path("b/metrics.jsonl"), "{\"step\":1}\n" + metrics("a")[0] + "\n{\"st");
+  EXPECT_THAT(compared({"a", "b", "--skip-broken"}),
+              HasSubstr("losses: agree, bit by bit, in all 1 step that both have"));
 }
 
 TEST_F(CompareTest, ExplainsTheDifferenceOfSimulations) {
@@ -261,6 +420,8 @@ TEST_F(CompareTest, ExplainsTheDifferenceOfSimulations) {
   EXPECT_THAT(text,
               AllOf(StartsWith("A: a.json\nB: b.json\nlosses: simulations have none\n"),
                     HasSubstr("\n  memory_bytes: A "),
+                    HasSubstr("\n  state.preset: A \"ddp\", B \"fsdp\"\n"),
+                    Not(HasSubstr("train.dtype")),
                     HasSubstr("\n  collectives along data, on level pair ")));
   expect_sums(text, "by cause");
   expect_sums(compared({"a.trace.json", "b.trace.json"}), "by op");
@@ -271,17 +432,32 @@ TEST_F(CompareTest, ExplainsTheDifferenceOfSimulations) {
   expect_refused({"a.json", "b.json", "--places"}, "--places: expected traces or runs");
   expect_refused({"a.trace.json", "b.trace.json", "--step=2"},
                  "--step=2: expected a run's directory beside it");
-  expect_refused({"a.json", "run.toml"}, "run.toml is neither a trace nor what", 3);
+  expect_refused({"a.json", "run.toml"}, "tessera simulate run.toml --json > FILE.json makes", 3);
+  expect_refused({"a.json", "b.json", "--step=2", "--places"}, "--step=2: expected a run's");
+  write_file_atomic(path("c.json"), "{\"traceEvents\":[]}");
+  expect_refused({"a.trace.json", "c.json"}, "c.json: found a trace that tessera has not", 3);
   write_file_atomic(path("c.json"), "{\"key\":\"parallel.ranks\",\"rows\":[]}");
   expect_refused({"a.json", "c.json"}, "c.json: found no \"axes\", expected what", 3);
   json wrong = b;
   wrong["step_seconds"] = 1.0;
   write_file_atomic(path("c.json"), wrong.dump());
   expect_refused({"a.json", "c.json"}, "c.json: its causes add up to ", 3);
+  wrong["step_seconds"] = 1e300;
+  write_file_atomic(path("c.json"), wrong.dump());
+  expect_refused({"a.json", "c.json"}, "c.json: found \"step_seconds\": 1e+300, expected 0 to", 3);
+  // Longer than doubles have picoseconds for.
+  json slow = b;
+  const double factor = 50'000.0 / slow.at("step_seconds").get<double>();
+  slow["step_seconds"] = 50'000.0;
+  for (json& cause : slow["classes"][slow["critical_class"].get<std::size_t>()]["causes"]) {
+    cause["seconds"] = cause.at("seconds").get<double>() * factor;
+  }
+  write_file_atomic(path("c.json"), slow.dump());
+  EXPECT_THAT(compared({"a.json", "c.json"}), HasSubstr(" 5e+04 s in B"));
   wrong = b;
   wrong["classes"][0]["causes"][0]["seconds"] = "long";
   write_file_atomic(path("c.json"), wrong.dump());
-  expect_refused({"a.json", "c.json"}, "c.json: found \"seconds\": \"long\", expected seconds", 3);
+  expect_refused({"a.json", "c.json"}, "c.json: found \"seconds\": \"long\", expected 0 to", 3);
 }
 
 // The cluster's cores are slower than any.
@@ -291,7 +467,8 @@ TEST_F(CompareTest, TrainingSaysThePredictedStep) {
   ASSERT_EQ(outcome.code, 0);
   EXPECT_THAT(outcome.err,
               AllOf(HasSubstr("step: "),
-                    HasSubstr(" s predicted by the figures of " + cluster("curve")),
+                    HasSubstr(" s predicted by the figures of " + cluster("curve") +
+                              " (the cluster file says no source"),
                     HasSubstr("warning: step "),
                     HasSubstr("% shorter, by the median of 20 steps")));
   const std::string sessions = read_file(path("run/sessions.jsonl"));
@@ -300,7 +477,9 @@ TEST_F(CompareTest, TrainingSaysThePredictedStep) {
       tessera({"simulate", "run.toml", "--run.threads=1", "--cluster=curve.toml", "--json"}).out);
   EXPECT_EQ(start.at("predicted_step_seconds"), simulated.at("step_seconds"));
   ASSERT_EQ(tessera({"report", "run"}).code, 0);
-  EXPECT_THAT(read_file(path("report.html")), HasSubstr(" a step, predicted "));
+  EXPECT_THAT(start.at("predicted_by").get<std::string>(), StartsWith("the cluster file says no"));
+  EXPECT_THAT(read_file(path("report.html")),
+              AllOf(HasSubstr(" a step, predicted "), HasSubstr("(the cluster file says no")));
   EXPECT_THAT(train("none", {"--train.steps=22"}).err, Not(HasSubstr("predicted")));
   EXPECT_THAT(train("cores", {"--train.steps=22", "--cluster.file=" + cluster("cores")}).err,
               Not(HasSubstr("predicted")));
@@ -331,6 +510,9 @@ TEST_F(CompareTest, ExplainDrawsMemory) {
   EXPECT_EQ(wrong.code, 2);
   EXPECT_THAT(wrong.err,
               HasSubstr("--memory-picture=memory.png: expected a name that ends in .svg"));
+  const Outcome nowhere = tessera({"explain", "run.toml", "--memory-picture=no/memory.svg"});
+  EXPECT_EQ(nowhere.code, 2);
+  EXPECT_THAT(nowhere.err, HasSubstr("is to be made in no, which does not exist"));
 }
 
 }  // namespace

@@ -15,7 +15,6 @@
 #include "tessera/base/units.h"
 #include "tessera/cli/run_directory_files.h"
 #include "tessera/config/config.h"
-#include "tessera/report/metrics_table.h"
 #include "tessera/resolve/changed_keys.h"
 #include "tessera/train/run_record.h"
 
@@ -28,14 +27,14 @@ namespace fs = std::filesystem;
 using LinePairs = std::vector<std::pair<std::size_t, std::size_t>>;
 
 struct ComparedRun {
-  explicit ComparedRun(const fs::path& directory)
-      : path(directory), metrics(metrics_of(directory)) {}
+  ComparedRun(const fs::path& directory, BrokenLines broken)
+      : path(directory), metrics(metrics_of(directory, broken)) {}
 
   // A run that has ended no step has none.
-  static MetricsTable metrics_of(const fs::path& directory) {
+  static MetricsTable metrics_of(const fs::path& directory, BrokenLines broken) {
     std::error_code error;
     const fs::path file = metrics_file(directory);
-    return fs::exists(file, error) ? read_metrics(file) : MetricsTable();
+    return fs::exists(file, error) ? read_metrics(file, broken) : MetricsTable();
   }
 
   // "steps 1 to 20".
@@ -157,10 +156,11 @@ std::pair<std::int64_t, std::int64_t> steps_to_compare(const TraceFiles& a, cons
 
 std::string compare_runs_text(const fs::path& a,
                               const fs::path& b,
-                              std::optional<std::int64_t> step,
+                              const CompareRunsOptions& options,
                               const CompareRows& rows) {
-  const ComparedRun run_a(a);
-  const ComparedRun run_b(b);
+  const std::optional<std::int64_t>& step = options.step;
+  const ComparedRun run_a(a, options.broken);
+  const ComparedRun run_b(b, options.broken);
   const LinePairs pairs = common_steps(run_a, run_b);
   const TraceFiles traces_a = trace_files(a);
   const TraceFiles traces_b = trace_files(b);
@@ -188,9 +188,9 @@ std::string compare_runs_text(const fs::path& a,
   return text +
          format("\ntraces: step {} of A ({}), step {} of B ({})\n",
                 step_a,
-                recorded_a.source,
+                recorded_a.sources.front(),
                 step_b,
-                recorded_b.source) +
+                recorded_b.sources.front()) +
          compare_traces_text(recorded_a.trace, recorded_b.trace, rows);
 }
 

@@ -1,6 +1,7 @@
 #include "tessera/cli/run_directory_files.h"
 
 #include <charconv>
+#include <cstddef>
 #include <string_view>
 #include <system_error>
 
@@ -41,6 +42,25 @@ void require_any(const std::filesystem::path& run_dir, const TraceFiles& files) 
                   run_dir.string());
 }
 
+// What a run has recorded is of single ranks, each once.
+void add_rank(const TraceProcess& process,
+              const std::string& file,
+              std::map<std::size_t, std::string>& files_of_ranks) {
+  TESSERA_REQUIRE(process.num_ranks == 1,
+                  ErrorCode::kInvalidData,
+                  "{}: found {}, expected a single rank in a trace of a run",
+                  file,
+                  process.name);
+  const auto [known, is_new] = files_of_ranks.try_emplace(process.first_rank, file);
+  TESSERA_REQUIRE(is_new,
+                  ErrorCode::kInvalidData,
+                  "{}: found {}, which {} has too: expected each rank once; remove the file that "
+                  "is of another session",
+                  file,
+                  process.name,
+                  known->second);
+}
+
 }  // namespace
 
 TraceFiles trace_files(const std::filesystem::path& run_dir) {
@@ -71,13 +91,22 @@ RecordedStep recorded_step(const std::filesystem::path& run_dir, std::int64_t st
                   run_dir.string(),
                   step,
                   listed_steps(files));
-  RecordedStep recorded = {.step = step, .source = {}, .trace = {}};
-  for (const auto& [rank, path] : found->second) {
-    if (recorded.source.empty()) {
-      recorded.source = path.string();
-      recorded.trace = load_trace(path);
+  RecordedStep recorded = {.step = step, .sources = {}, .trace = {}};
+  std::map<std::size_t, std::string> files_of_ranks;
+  for (const auto& [first_rank, path] : found->second) {
+    const StepTrace own = load_trace(path);
+    TESSERA_REQUIRE(!own.processes.empty(),
+                    ErrorCode::kInvalidData,
+                    "{}: found no rank, expected one or more in a trace of a run",
+                    path.string());
+    for (const TraceProcess& process : own.processes) {
+      add_rank(process, path.string(), files_of_ranks);
+      recorded.sources.push_back(path.string());
+    }
+    if (recorded.trace.processes.empty()) {
+      recorded.trace = own;
     } else {
-      append_trace(recorded.trace, load_trace(path));
+      append_trace(recorded.trace, own);
     }
   }
   return recorded;

@@ -20,12 +20,13 @@ TraceFiles trace_files(const std::filesystem::path& run_dir);
 // What all ranks did in a recorded step.
 struct RecordedStep {
   std::int64_t step = 0;
-  std::string source;  // the file, or the first of them
+  std::vector<std::string> sources;  // the file of each process of the trace
   StepTrace trace;
 };
 
 // The trace of `step`. Errors: kInvalidConfig where it was not recorded, which name the steps that
-// were; those of load_trace().
+// were; kInvalidData where two processes are of the same rank, or one of several; those of
+// load_trace().
 RecordedStep recorded_step(const std::filesystem::path& run_dir, std::int64_t step);
 
 // The step that was recorded last. Errors: as above.

@@ -41,6 +41,25 @@ constexpr std::array<std::string_view, 23> kKeysOfBits = {"run.threads",
                                                           "cluster",
                                                           "comm.reduction"};
 
+constexpr std::array<std::string_view, 18> kKeysOfSteps = {"model.name",
+                                                           "model.flavor",
+                                                           "lora",
+                                                           "float8",
+                                                           "parallel",
+                                                           "pipeline",
+                                                           "state",
+                                                           "comm",
+                                                           "memory.recompute",
+                                                           "data.sequence_length",
+                                                           "data.document_mask",
+                                                           "train.global_batch",
+                                                           "train.microbatch",
+                                                           "train.dtype",
+                                                           "train.logits",
+                                                           "optimizer.moments",
+                                                           "optimizer.gradients",
+                                                           "passes"};
+
 bool sends_values(const RunLayout& layout) {
   const StateWires& wires = layout.wires;
   return wires.param.formats.empty() && wires.secondary.formats.empty() &&
@@ -156,6 +175,21 @@ std::vector<std::string> changed_keys(const RunConfig& before,
         std::ranges::count(kKeysOfBits, section) + std::ranges::count(kKeysOfBits, key) > 0;
     return (counts && !has_no_part) || (key == "train.steps" && !same_rates);
   }));
+}
+
+std::vector<KeyValue> step_keys(const RunConfig& config) {
+  std::vector<KeyValue> keys;
+  for (const ConfigSection& section : schema()) {
+    for (const ConfigKey& key : section.keys) {
+      std::string name = format("{}.{}", section.name, key.name);
+      if (std::ranges::count(kKeysOfSteps, section.name) +
+              std::ranges::count(kKeysOfSteps, std::string_view(name)) >
+          0) {
+        keys.emplace_back(std::move(name), text_of(key, config));
+      }
+    }
+  }
+  return keys;
 }
 
 std::string learning_rate_jump(const RunConfig& before, const RunConfig& now, std::int64_t step) {

@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "tessera/config/run_config.h"
@@ -35,5 +36,12 @@ std::vector<ChangedKey> differing_keys(const RunConfig& before, const RunConfig&
 
 // The same, in the form of changed_keys().
 std::vector<std::string> all_changed_keys(const RunConfig& before, const RunConfig& now);
+
+// A key and its value, as TOML; "left out" where it has none.
+using KeyValue = std::pair<std::string, std::string>;
+
+// The keys that decide what a step does and on how many ranks; none of where it runs, what it reads
+// and what it writes.
+std::vector<KeyValue> step_keys(const RunConfig& config);
 
 }  // namespace tessera

@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
+#include <iterator>
+#include <set>
 #include <vector>
 
 #include "tessera/base/error.h"
@@ -63,12 +65,14 @@ struct RankMatch {
 };
 
 RankMatch match_ranks(const StepTrace& seen,
-                      const std::string& source,
+                      const std::vector<std::string>& sources,
                       const StepTrace& simulated,
                       const StepTimeline& timeline) {
   RankMatch match = {.program_of = std::vector<std::size_t>(seen.places.size(), 0),
                      .weights = std::vector<std::size_t>(simulated.processes.size(), 0)};
-  for (const TraceProcess& process : seen.processes) {
+  for (std::size_t p = 0; p < seen.processes.size(); ++p) {
+    const TraceProcess& process = seen.processes[p];
+    const std::string& source = sources[p];
     const std::size_t rank = process.first_rank;
     TESSERA_REQUIRE(process.num_ranks == 1 && rank < timeline.class_of.size(),
                     ErrorCode::kInvalidConfig,
@@ -101,31 +105,64 @@ PlaceTexts seen_texts(const PlaceTexts& simulated, const RankMatch& match) {
   return texts;
 }
 
+// "run/trace-2.json"; "run/trace-2-rank-0.json and 3 more" of several files.
+std::string sources_text(const std::vector<std::string>& sources) {
+  const auto num_files = std::ssize(std::set<std::string>(sources.begin(), sources.end()));
+  return num_files == 0   ? "no file"
+         : num_files == 1 ? sources.front()
+                          : format("{} and {} more", sources.front(), num_files - 1);
+}
+
+// "2 ranks"; "1 of 2 ranks" where the others left no trace.
+std::string ranks_text(const StepTrace& seen, const StepTimeline& timeline) {
+  const std::string all = format_plural(std::ssize(timeline.class_of), "rank");
+  return seen.processes.size() < timeline.class_of.size()
+             ? format("{} of {}", seen.processes.size(), all)
+             : all;
+}
+
+std::string step_text(const MeasuredStep& seen, const SimulatedRun& run, double predicted) {
+  const bool is_on_device = run.facts() != nullptr && run.facts()->run.target.is_device();
+  const bool has_metrics = is_on_device && seen.seconds;
+  const double seconds = has_metrics ? *seen.seconds : to_seconds(seen.trace.step);
+  std::string text = format("step {:.4g} s{}, predicted {:.4g} s: the prediction is {}\n",
+                            seconds,
+                            has_metrics ? " by metrics.jsonl" : "",
+                            predicted,
+                            percent_text(seconds, predicted));
+  if (is_on_device) {
+    text +=
+        "  the trace says when the host issued work to a device, not when that did it: the rows "
+        "measured are of the host\n";
+  }
+  return text;
+}
+
 }  // namespace
 
 std::string percent_text(double a, double b) {
+  constexpr double kShownFrom = 0.05;  // with one decimal
   const double percent = a > 0.0 ? 100.0 * (b / a - 1.0) : 0.0;
-  return format("{:.1f} % {}", std::abs(percent), percent < 0.0 ? "less" : "more");
+  return std::abs(percent) < kShownFrom
+             ? "as long"
+             : format("{:.1f} % {}", std::abs(percent), percent < 0.0 ? "less" : "more");
 }
 
-std::string compare_run_text(const StepTrace& seen,
-                             const std::string& source,
+std::string compare_run_text(const MeasuredStep& step,
                              const SimulatedRun& run,
                              const CompareRows& rows) {
+  const StepTrace& seen = step.trace;
   const StepTimeline timeline = run.simulate();
   const StepTrace simulated = trace_of(run.ranks(), timeline);
-  const RankMatch match = match_ranks(seen, source, simulated, timeline);
+  const RankMatch match = match_ranks(seen, step.sources, simulated, timeline);
   const TraceShares measured(seen);
   const TraceShares predicted(simulated, match.weights);
   std::string text = format("{}: {}, beside its simulation on {}\n  constants: {}\n",
-                            source,
-                            format_plural(std::ssize(seen.processes), "rank"),
+                            sources_text(step.sources),
+                            ranks_text(seen, timeline),
                             run.cluster().name,
                             constants_text(run.cluster()));
-  text += format("step {:.4g} s, predicted {:.4g} s: the prediction is {}\n",
-                 to_seconds(seen.step),
-                 to_seconds(simulated.step),
-                 percent_text(to_seconds(seen.step), to_seconds(simulated.step)));
+  text += step_text(step, run, to_seconds(simulated.step));
   const auto add = [&](std::string_view what, const PlaceTexts& of_simulated, std::size_t most) {
     const Differences differences =
         compare(predicted, of_simulated, measured, seen_texts(of_simulated, match));

@@ -1,7 +1,9 @@
 #pragma once
 
 #include <cstddef>
+#include <optional>
 #include <string>
+#include <vector>
 
 #include "tessera/resolve/simulated_run.h"
 #include "tessera/simulate/trace.h"
@@ -14,19 +16,24 @@ struct CompareRows {
   bool of_places = false;  // a row for each instruction of a call, in place of one for those alike
 };
 
+// What was recorded of a step.
+struct MeasuredStep {
+  const StepTrace& trace;
+  std::vector<std::string> sources;    // the file of each of its processes
+  std::optional<double> seconds = {};  // by the run's metrics, where they have the step
+};
+
 // What ranks of a run were seen to do in a step beside what they do when `run`, the simulation of
-// their plan, says: in all, by kinds of work, and by ops and shapes. `source` names the trace for
-// errors. Errors: kInvalidConfig where the trace has a rank or an instruction that the run has not,
-// or one less.
-std::string compare_run_text(const StepTrace& seen,
-                             const std::string& source,
+// their plan, says: in all, by kinds of work, and by ops and shapes. Errors: kInvalidConfig where
+// the trace has a rank or an instruction that the run has not, or one less.
+std::string compare_run_text(const MeasuredStep& seen,
                              const SimulatedRun& run,
                              const CompareRows& rows);
 
 // Two traces, in the same form.
 std::string compare_traces_text(const StepTrace& a, const StepTrace& b, const CompareRows& rows);
 
-// "4.2 % more", "0.0 % less": `b` beside `a`.
+// "4.2 % more", "0.3 % less", "as long": `b` beside `a`.
 std::string percent_text(double a, double b);
 
 }  // namespace tessera

@@ -10,6 +10,7 @@
 #include "tessera/mesh/cluster.h"
 #include "tessera/plan/run_layout.h"
 #include "tessera/resolve/simulated_run.h"
+#include "tessera/resolve/simulation_report.h"
 
 namespace tessera {
 namespace {
@@ -65,18 +66,16 @@ PredictedStep predict_step(const RunConfig& config,
   const auto unknown = [&](const std::string& reason) {
     return PredictedStep{.note = format("no step is predicted: {}", reason)};
   };
-  if (target_of(cluster).is_device() != run.target.is_device()) {
-    return unknown(format("{} is of {}, and the run is on {}",
-                          file,
-                          run.target.is_device() ? "CPUs" : "GPUs",
-                          run.target.is_device() ? "GPUs" : "the CPU"));
+  if (const std::string other = other_devices_text(cluster, run.target); !other.empty()) {
+    return unknown(other);
   }
   if (const std::size_t steps = count_steps(programs); steps > kMostSteps) {
     return unknown(format("{} instructions would keep the start waiting; tessera simulate says it",
                           format_grouped(static_cast<std::int64_t>(steps))));
   }
   try {
-    return {.seconds = simulated_seconds(config, run, programs, cluster)};
+    return {.seconds = simulated_seconds(config, run, programs, cluster),
+            .constants = constants_text(cluster)};
   } catch (const Error& error) {
     return unknown(error.what());
   }

@@ -12,7 +12,8 @@ namespace tessera {
 // What a step of a run is to take, said before it begins.
 struct PredictedStep {
   std::optional<double> seconds = {};
-  std::string note = {};  // why it is not known, where the cluster file would say it
+  std::string constants = {};  // with seconds: constants_text() of the cluster
+  std::string note = {};       // why it is not known, where the cluster file would say it
 };
 
 // Simulates the programs of a run on the cluster that config.cluster.file describes, where that has

@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "tessera/base/error.h"
+#include "tessera/base/format.h"
 #include "tessera/plan/run_layout.h"
 #include "tessera/program/collective_calls.h"
 #include "tessera/program/verify_ranks.h"
@@ -42,9 +43,24 @@ Target target_of(const Cluster& cluster) {
   return target;
 }
 
+std::string other_devices_text(const Cluster& cluster, const Target& target) {
+  return target_of(cluster).is_device() == target.is_device()
+             ? ""
+             : format("{} is of {}, and the run is on {}",
+                      cluster.source,
+                      target.is_device() ? "CPUs" : "GPUs",
+                      target.is_device() ? "GPUs" : "the CPU");
+}
+
 SimulatedRun::SimulatedRun(RunConfig config, const Cluster& cluster, const RunChanges& changes)
+    : SimulatedRun(std::move(config), target_of(cluster), cluster, changes) {}
+
+SimulatedRun::SimulatedRun(RunConfig config,
+                           const Target& target,
+                           const Cluster& cluster,
+                           const RunChanges& changes)
     : cluster_(cluster),
-      facts_(explain(std::move(config), std::optional(target_of(cluster)), changes.plan)),
+      facts_(explain(std::move(config), std::optional(target), changes.plan)),
       mesh_(facts_->layout().mesh),
       style_(changes.style.value_or(facts_->config.comm.reduction == Reduction::kNative
                                         ? CollectiveStyle::kNative

@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <functional>
 #include <optional>
+#include <string>
 #include <vector>
 
 #include "tessera/mesh/cluster.h"
@@ -23,6 +24,10 @@ struct RunChanges {
   std::function<void(Plan&)> plan = nullptr;  // what else of its plan is different
 };
 
+// Why figures of `cluster` say nothing of programs for `target`: "h100.toml is of GPUs, and the run
+// is on the CPU"; "" where they do.
+std::string other_devices_text(const Cluster& cluster, const Target& target);
+
 // The ranks of a run on a cluster that need not be here, with what their instructions take there.
 class SimulatedRun {
  public:
@@ -33,6 +38,13 @@ class SimulatedRun {
   // Compiles the step of `config` for the devices of `cluster`, whose file config.cluster.file
   // names. Errors: those of explain() and time_program().
   SimulatedRun(RunConfig config, const Cluster& cluster, const RunChanges& changes = {});
+
+  // Compiles it for `target`, with the layout that the config says itself; takes figures alone from
+  // `cluster`, which has the levels of that layout (with_figures()). Errors: as above.
+  SimulatedRun(RunConfig config,
+               const Target& target,
+               const Cluster& cluster,
+               const RunChanges& changes = {});
 
   // Programs alone, one for each pipeline rank of `mesh`, whatever they are of. Errors: those of
   // time_program(); kInvalidConfig for another number of programs, and for programs that verify()

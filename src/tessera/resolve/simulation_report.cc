@@ -7,6 +7,7 @@
 
 #include "tessera/base/format.h"
 #include "tessera/base/units.h"
+#include "tessera/resolve/changed_keys.h"
 
 namespace tessera {
 namespace {
@@ -371,6 +372,9 @@ std::string simulation_json(const SimulationReport& report) {
     json["model_flops"] = report.flops();
     json["memory_bytes"] = facts->fit.needed;
     json["memory_limit_bytes"] = facts->fit.limit;
+    for (const auto& [key, value] : step_keys(facts->config)) {
+      json["keys"][key] = value;
+    }
   }
   if (report.tokens && report.run.facts() != nullptr) {
     const Training training = training_of(report, *report.tokens);

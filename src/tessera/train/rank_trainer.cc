@@ -19,6 +19,7 @@
 #include "tessera/launch/same_collectives.h"
 #include "tessera/resolve/run_memory.h"
 #include "tessera/train/rank_record.h"
+#include "tessera/train/run_record.h"
 #include "tessera/train/run_saves.h"
 #include "tessera/train/run_state.h"
 #include "tessera/train/run_validation.h"
@@ -128,6 +129,9 @@ class RankSession {
     const RunConfig& config = setup_.config;
     const std::filesystem::path directory = config.run.dir;
     write_file_atomic(directory / "config.toml", to_toml(config));
+    if (!config.cluster.file.empty() && config.cluster.file != "local") {
+      write_file_atomic(cluster_copy(directory), read_file(config.cluster.file));
+    }
     if (!config.tokenizer.path.empty()) {
       keep_tokenizer(directory, config.tokenizer.path, state_.meta().tokenizer);
       keep_companions(config, directory, state_.meta().tokenizer);

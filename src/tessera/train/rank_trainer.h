@@ -10,6 +10,7 @@
 #include "tessera/plan/compile.h"
 #include "tessera/plan/run_layout.h"
 #include "tessera/resolve/make_plan.h"
+#include "tessera/resolve/predicted_step.h"
 #include "tessera/state/training_state.h"
 #include "tessera/train/step_trace_file.h"
 #include "tessera/train/trainer.h"
@@ -24,8 +25,8 @@ struct RunSetup {
   const RunSequences& sequences;
   const std::vector<ParameterInit>& parameters;
   const TrainHooks& hooks;
-  const RunDirectory* home = nullptr;         // of the process that holds it, for rank 0
-  std::optional<double> predicted_step = {};  // seconds; none: not known
+  const RunDirectory* home = nullptr;  // of the process that holds it, for rank 0
+  PredictedStep predicted_step = {};
   StepTraceFile* trace = nullptr;  // of the ranks of this process; null: none is asked for
   bool takes_signals = true;       // this rank answers for the process's StopSignal
 };

@@ -32,6 +32,10 @@ std::filesystem::path metrics_file(const std::filesystem::path& run_dir) {
   return run_dir / "metrics.jsonl";
 }
 
+std::filesystem::path cluster_copy(const std::filesystem::path& run_dir) {
+  return run_dir / "cluster.toml";
+}
+
 bool lacks_validation(const std::filesystem::path& run_dir, std::int64_t step) {
   const std::filesystem::path path = metrics_file(run_dir);
   if (!std::filesystem::exists(path)) {
@@ -63,7 +67,7 @@ RunRecord::RunRecord(Facts facts, std::int64_t step)
       metrics_(metrics_file(facts_.run_dir), step),
       progress_({.plain_every = facts_.plain_every}),
       step_seconds_(kSmoothedSteps),
-      pace_(facts_.predicted_step) {
+      pace_(facts_.predicted_step.seconds) {
   cut_event_files(facts_.run_dir, step);
   if (facts_.tensorboard) {
     events_ = std::make_unique<TensorBoardWriter>(facts_.run_dir, step, wall_time());
@@ -72,7 +76,8 @@ RunRecord::RunRecord(Facts facts, std::int64_t step)
                     {.step = step,
                      .parameters = facts_.parameters,
                      .validation = facts_.validation,
-                     .predicted_step = facts_.predicted_step});
+                     .predicted_step = facts_.predicted_step.seconds,
+                     .constants = facts_.predicted_step.constants});
 }
 
 void RunRecord::show(const StepMetrics& step, std::optional<double> peak_flop_per_second) {

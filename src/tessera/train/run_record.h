@@ -11,6 +11,7 @@
 #include "tessera/metrics/moving_mean.h"
 #include "tessera/metrics/progress.h"
 #include "tessera/metrics/tensorboard_writer.h"
+#include "tessera/resolve/predicted_step.h"
 #include "tessera/train/predicted_pace.h"
 #include "tessera/train/trainer.h"
 
@@ -18,6 +19,9 @@ namespace tessera {
 
 // Where a run's metrics lie.
 std::filesystem::path metrics_file(const std::filesystem::path& run_dir);
+
+// Where a copy of its cluster.file lies, for what is said of the run elsewhere or later.
+std::filesystem::path cluster_copy(const std::filesystem::path& run_dir);
 
 // Whether metrics.jsonl in the run's directory has a line of `step` that lacks the validation loss:
 // the run was stopped in that validation.
@@ -40,10 +44,10 @@ class RunRecord {
     std::int64_t tokens_per_step = 0;
     std::int64_t parameters = 0;
     double flop_per_token = 0;
-    std::string validation = {};                // describe_validation()
-    std::optional<double> predicted_step = {};  // seconds
-    std::int64_t plain_every = 10;              // log.every
-    bool tensorboard = true;                    // log.tensorboard
+    std::string validation = {};  // describe_validation()
+    PredictedStep predicted_step = {};
+    std::int64_t plain_every = 10;  // log.every
+    bool tensorboard = true;        // log.tensorboard
   };
 
   // Of the steps after `step`: lines of later ones are cut off.

@@ -185,9 +185,20 @@ void add_loss_tiles(const MetricsTable& metrics, std::vector<Tile>& tiles) {
   }
 }
 
+// ", predicted 1.2 s (constants of ..)"; "" where the last session predicted nothing.
+std::string predicted_text(const std::vector<Session>& sessions) {
+  if (sessions.empty() || !sessions.back().start.predicted_step) {
+    return "";
+  }
+  const SessionStart& start = sessions.back().start;
+  return format(", predicted {:.4g} s{}",
+                *start.predicted_step,
+                start.constants.empty() ? "" : format(" ({})", start.constants));
+}
+
 std::vector<Tile> make_tiles(const MetricsTable& metrics,
                              const std::optional<RunConfig>& config,
-                             const std::optional<double>& predicted_step) {
+                             const std::string& predicted) {
   std::vector<Tile> tiles;
   add_loss_tiles(metrics, tiles);
   if (metrics.steps.empty()) {
@@ -207,12 +218,9 @@ std::vector<Tile> make_tiles(const MetricsTable& metrics,
                      .detail = "median of all steps"});
   }
   if (const auto seconds = finite(metrics.column("step_seconds")); !seconds.empty()) {
-    tiles.push_back(
-        {.label = "Time in steps",
-         .value = format_duration(std::accumulate(seconds.begin(), seconds.end(), 0.0)),
-         .detail = format("{} a step{}",
-                          format_duration(median(seconds)),
-                          predicted_step ? format(", predicted {:.4g} s", *predicted_step) : "")});
+    tiles.push_back({.label = "Time in steps",
+                     .value = format_duration(std::accumulate(seconds.begin(), seconds.end(), 0.0)),
+                     .detail = format("{} a step{}", format_duration(median(seconds)), predicted)});
   }
   if (const auto memory = finite(metrics.column("memory_bytes")); !memory.empty()) {
     tiles.push_back({.label = "Memory of a rank",
@@ -277,8 +285,7 @@ ReportPage describe_run(const fs::path& run_dir, const MetricsTable& metrics) {
   page.subtitle = subtitle(config, sessions);
   page.status = how_it_ended(run_dir, failures, sessions);
   add_notices(metrics, failures, page.notices);
-  page.tiles = make_tiles(
-      metrics, config, sessions.empty() ? std::nullopt : sessions.back().start.predicted_step);
+  page.tiles = make_tiles(metrics, config, predicted_text(sessions));
   if (config) {
     page.clip = config->optimizer.clip > 0 ? std::optional(config->optimizer.clip) : std::nullopt;
     page.facts = {model_facts(*config, sessions),

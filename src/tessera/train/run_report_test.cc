@@ -118,8 +118,8 @@ TEST_F(RunReportTest, PutsTheLastPredictionBesideTheSteps) {
   write_test_file(run() / "metrics.jsonl", to_json({.step = 1, .step_seconds = 2.0}) + "\n");
   log_session_start(run(), {.predicted_step = 3.0});
   EXPECT_EQ(detail(), "2.0 s a step, predicted 3 s");
-  log_session_start(run(), {.predicted_step = 1.5});
-  EXPECT_EQ(detail(), "2.0 s a step, predicted 1.5 s");
+  log_session_start(run(), {.predicted_step = 1.5, .constants = "measured here"});
+  EXPECT_EQ(detail(), "2.0 s a step, predicted 1.5 s (measured here)");
   log_session_start(run(), {});
   EXPECT_EQ(detail(), "2.0 s a step");
 }

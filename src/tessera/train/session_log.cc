@@ -47,7 +47,8 @@ void add_line(std::vector<Session>& sessions, const nlohmann::json& line) {
     sessions.push_back({.start = {.step = line.at("step"),
                                   .parameters = line.at("parameters"),
                                   .validation = line.value("validation", ""),
-                                  .predicted_step = predicted_step(line)},
+                                  .predicted_step = predicted_step(line),
+                                  .constants = line.value("predicted_by", "")},
                         .started = line.at("time"),
                         .host = line.at("host"),
                         .cpu = line.at("cpu"),
@@ -82,6 +83,7 @@ void log_session_start(const std::filesystem::path& run_dir, const SessionStart&
   }
   if (start.predicted_step) {
     line["predicted_step_seconds"] = *start.predicted_step;
+    line["predicted_by"] = start.constants;
   }
   append(session_log(run_dir), line);
 }

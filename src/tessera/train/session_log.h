@@ -18,6 +18,7 @@ struct SessionStart {
   std::int64_t parameters = 0;  // of the model
   std::string validation = {};  // describe_validation(); empty: the run does not validate
   std::optional<double> predicted_step = {};  // seconds; none: nothing was predicted
+  std::string constants = {};                 // by what: constants_text() of the cluster
 };
 
 struct SessionEnd {

@@ -21,7 +21,9 @@ TEST(SessionLog, TellsEachSession) {
   // A kill, and a power cut that left half a line.
   const std::filesystem::path path = directory.path() / "sessions.jsonl";
   write_test_file(path, read_file(path) + "{\"event\":\"sta");
-  log_session_start(directory.path(), {.step = 8, .parameters = 1234, .predicted_step = 0.1});
+  log_session_start(
+      directory.path(),
+      {.step = 8, .parameters = 1234, .predicted_step = 0.1, .constants = "measured"});
   log_session_end(directory.path(), {.step = 12, .stopped = true});
 
   const std::vector<Session> sessions = read_sessions(directory.path());
@@ -32,6 +34,7 @@ TEST(SessionLog, TellsEachSession) {
   EXPECT_FALSE(sessions[0].start.predicted_step);
   EXPECT_EQ(sessions[1].start.step, 8);
   EXPECT_EQ(sessions[1].start.predicted_step, 0.1);
+  EXPECT_EQ(sessions[1].start.constants, "measured");
   EXPECT_EQ(sessions[1].cores, usable_cores());
   EXPECT_EQ(sessions[1].host, host_name());
   EXPECT_THAT(sessions[1].started, testing::MatchesRegex("....-..-..T..:..:..Z"));

@@ -229,13 +229,14 @@ TrainResult train(const RunConfig& config, const ModelDescription& model, const 
                           .parameters = parameters,
                           .hooks = hooks,
                           .home = home ? &*home : nullptr,
-                          .predicted_step = predicted.seconds,
+                          .predicted_step = predicted,
                           .trace = trace ? &*trace : nullptr};
   say_what_runs(setup);
   if (predicted.seconds) {
-    log_info(format("step: {:.4g} s predicted by the figures of {}",
+    log_info(format("step: {:.4g} s predicted by the figures of {} ({})",
                     *predicted.seconds,
-                    prepared.config.cluster.file));
+                    prepared.config.cluster.file,
+                    predicted.constants));
   } else if (!predicted.note.empty()) {
     log_info(predicted.note);
   }
