@@ -397,6 +397,9 @@ TEST_F(CompareTest, RefusesRunsWithNothingInCommon) {
   write_file_atomic(path("b/metrics.jsonl"), "{\"step\":1}\n" + metrics("a")[0] + "\n{\"st");
   EXPECT_THAT(compared({"a", "b", "--skip-broken"}),
               HasSubstr("losses: agree, bit by bit, in all 1 step that both have"));
+  // As a run that is under way leaves its last line.
+  write_file_atomic(path("b/metrics.jsonl"), metrics("a")[0] + "\n{\"st");
+  EXPECT_THAT(compared({"a", "b"}), HasSubstr("in all 1 step that both have"));
 }
 
 TEST_F(CompareTest, ExplainsTheDifferenceOfSimulations) {
