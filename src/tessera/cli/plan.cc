@@ -74,12 +74,12 @@ void plan_one(const RunConfig& config, const PlanOptions& options) {
   const FoundPlans found = find_plans(config, cluster, planner);
   std::string text =
       options.json ? plans_json(found, config, cluster) : plans_text(found, config, cluster);
-  if (!options.write.empty() && !found.plans.empty()) {
+  if (!options.why.empty()) {
+    text += why_text(found, config, cluster, planner, options.why);
+  }
+  if (!options.write.empty()) {
     write_file_atomic(options.write, best_run_file(found, config, cluster));
     text += options.json ? "" : format("written: {}\n", options.write.string());
-  }
-  if (!options.why.empty() && !found.plans.empty()) {
-    text += why_text(found, config, cluster, planner, options.why);
   }
   print(text);
 }
@@ -104,7 +104,6 @@ void plan_sweep(const RunConfig& config, const PlanOptions& options) {
       RunConfig with_ranks = config;
       apply_override(with_ranks, "--parallel.ranks=" + value);
       row.found = find_plans(with_ranks, cluster, planner_options(options));
-      row.problem = row.found.plans.empty() ? "no plan was simulated in this time (--seconds)" : "";
     } catch (const Error& error) {
       if (error.code() != ErrorCode::kInvalidConfig && error.code() != ErrorCode::kOutOfMemory) {
         throw;

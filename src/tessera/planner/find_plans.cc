@@ -125,7 +125,7 @@ std::vector<RankedPlan> ranked(const std::vector<PlanChoice>& space, const Searc
 }  // namespace
 
 double FoundPlans::gap() const {
-  return plans.empty() || lower <= 0.0 ? 0.0 : plans.front().outcome.seconds / lower - 1.0;
+  return plans.front().outcome.seconds / lower - 1.0;
 }
 
 std::int64_t planned_ranks(const RunConfig& config, const Cluster& cluster) {
@@ -179,6 +179,7 @@ FoundPlans find_plans(const RunConfig& config,
                       .refused = result.refused,
                       .too_large = result.too_large,
                       .cut = result.cut,
+                      .open = result.open,
                       .simulated = result.simulated,
                       .lower = result.lower,
                       .ran_out = result.ran_out,
@@ -186,6 +187,10 @@ FoundPlans find_plans(const RunConfig& config,
   if (found.plans.empty() && !found.ran_out) {
     refuse_all(space, result, runs);
   }
+  TESSERA_REQUIRE(!found.plans.empty(),
+                  ErrorCode::kInvalidConfig,
+                  "no plan was simulated in {:g} s: expected more time (--seconds)",
+                  options.search.seconds);
   try {
     found.own = runs.evaluate_own(ranks);
   } catch (const Error& error) {

@@ -33,6 +33,7 @@ struct FoundPlans {
   std::int64_t refused = 0;  // plans that passes or kernels do not take
   std::int64_t too_large = 0;
   std::int64_t cut = 0;
+  std::int64_t open = 0;
   std::int64_t simulated = 0;
   double took = 0.0;                    // seconds
   double lower = 0.0;                   // no plan is faster

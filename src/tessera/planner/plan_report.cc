@@ -42,6 +42,9 @@ std::string counts_text(const FoundPlans& found) {
                             format_grouped(found.too_large),
                             format_grouped(found.cut),
                             format_grouped(found.simulated));
+  if (found.open > 0) {
+    text += format(", {} not looked at to the end", format_grouped(found.open));
+  }
   if (found.refused > 0) {
     text += format(", {} cannot be compiled", format_grouped(found.refused));
   }
@@ -116,6 +119,7 @@ Object found_json(const FoundPlans& found) {
           {"refused", found.refused},
           {"too_large", found.too_large},
           {"cut", found.cut},
+          {"open", found.open},
           {"simulated", found.simulated},
           {"ran_out", found.ran_out},
           {"lower_seconds", found.lower},
@@ -176,9 +180,6 @@ std::string plans_text(const FoundPlans& found, const RunConfig& config, const C
                             format_plural(found.ranks, "rank"),
                             constants_text(cluster),
                             counts_text(found));
-  if (found.plans.empty()) {
-    return text + "no plan was simulated in this time: give more of it (--seconds)\n";
-  }
   text += format("    {:>9} {:>14} {:>22}  {:<16} {:<20} {:<18} {:<10} {}\n",
                  "step s",
                  "tokens/s",
@@ -258,6 +259,8 @@ std::string best_run_file(const FoundPlans& found,
                           const RunConfig& config,
                           const Cluster& cluster) {
   const RankedPlan& best = found.plans.front();
+  RunConfig run = with_choice(config, best.choice);
+  run.run.device = to_string(target_of(cluster).kind);
   return format(
       "# The fastest plan that `tessera plan` found on {} of {}: {}.\n"
       "# A step takes {:.4g} s by its model, {} of memory a rank; within {:.2f} % of the fastest.\n"
@@ -268,7 +271,7 @@ std::string best_run_file(const FoundPlans& found,
       best.outcome.seconds,
       format_bytes(best.outcome.memory),
       100.0 * found.gap(),
-      to_toml(with_choice(config, best.choice)));
+      to_toml(run));
 }
 
 std::string why_text(const FoundPlans& found,
@@ -288,9 +291,6 @@ std::string why_text(const FoundPlans& found,
       throw;
     }
     return text + format("  {}\n", error.message());
-  }
-  if (named->plans.empty()) {
-    return text + "  none was simulated in this time: give more of it (--seconds)\n";
   }
   const RankedPlan& plan = named->plans.front();
   if (plan.choice == best.choice) {

@@ -21,6 +21,8 @@ namespace {
 // Microbatches that tell the first, the last and one between them.
 constexpr std::int64_t kProbed = 3;
 
+constexpr double kBoundless = 1e30;  // bytes
+
 // What of a bound's seconds and bytes counts: sums of a step in another order
 // than the simulator's differ by less.
 constexpr double kRounding = 1.0 - 1e-9;
@@ -87,7 +89,10 @@ bool is_refusal(const Error& error) {
 }  // namespace
 
 PlannedRuns::PlannedRuns(RunConfig config, const Cluster& cluster, std::int64_t ranks)
-    : config_(std::move(config)), cluster_(cluster), target_(target_of(cluster)) {
+    : config_(std::move(config)), cluster_(cluster), cached_(cluster), target_(target_of(cluster)) {
+  if (cached_.host.cache_bytes > 0.0) {
+    cached_.host.cache_bytes = kBoundless;
+  }
   config_.run.device = to_string(target_.kind);
   config_.passes.dump.clear();
   const RunConfig whole = filled_in(config_, cluster, ranks);
@@ -129,14 +134,15 @@ std::int64_t PlannedRuns::threads(const RunConfig& config,
 std::vector<TimedProgram> PlannedRuns::timed(const RunConfig& config,
                                              const PlannedRun& run,
                                              const RunPrograms& programs,
-                                             std::int64_t ranks) const {
+                                             std::int64_t ranks,
+                                             const Cluster& cluster) const {
   const CollectiveStyle style = config.comm.reduction == Reduction::kNative
                                     ? CollectiveStyle::kNative
                                     : CollectiveStyle::kOwn;
   std::vector<TimedProgram> list;
   for (const Programs& own : programs) {
     list.push_back(
-        time_program(own.step, run.plan.layout.mesh, cluster_, style, threads(config, run, ranks)));
+        time_program(own.step, run.plan.layout.mesh, cluster, style, threads(config, run, ranks)));
   }
   return list;
 }
@@ -178,7 +184,7 @@ PlannedRuns::Probe PlannedRuns::make_probe(const PlanChoice& choice, std::int64_
     const RunConfig resolved = resolve(config, ConfigUse::kPlan);
     const PlannedRun run = planned(resolved);
     const RunPrograms programs = compile_run(run.plan, run.target);
-    const TimedProgram program = timed(resolved, run, programs, ranks).front();
+    const TimedProgram program = timed(resolved, run, programs, ranks, cached_).front();
     made.parts = step_parts(program, spread(ranks));
     made.ends = step_ends(program, spread(ranks));
     return step_sums(program, spread(ranks));
@@ -423,7 +429,7 @@ PlanOutcome PlannedRuns::evaluate_config(const RunConfig& config) const {
     return outcome;
   }
   const Mesh& mesh = run.plan.layout.mesh;
-  const std::vector<TimedProgram> list = timed(config, run, programs, mesh.num_ranks());
+  const std::vector<TimedProgram> list = timed(config, run, programs, mesh.num_ranks(), cluster_);
   std::vector<std::size_t> program_of;
   for (std::int64_t rank = 0; rank < mesh.num_ranks(); ++rank) {
     program_of.push_back(static_cast<std::size_t>(pipeline_place(mesh, rank)));

@@ -69,7 +69,8 @@ class PlannedRuns {
   std::vector<TimedProgram> timed(const RunConfig& config,
                                   const PlannedRun& run,
                                   const RunPrograms& programs,
-                                  std::int64_t ranks) const;
+                                  std::int64_t ranks,
+                                  const Cluster& cluster) const;
   std::shared_ptr<const Probe> probe(const PlanChoice& choice, bool has_states) const;
   Probe make_probe(const PlanChoice& choice, std::int64_t ranks) const;
   std::shared_ptr<const ScheduleFacts> schedule(const PlanChoice& choice) const;
@@ -89,6 +90,8 @@ class PlannedRuns {
 
   RunConfig config_;
   const Cluster& cluster_;
+  Cluster
+      cached_;  // with all that is touched again in its host's cache: no step of it takes longer
   Target target_;
   std::int64_t num_layers_ = 0;
   std::int64_t few_layers_ = 0;  // of the smaller of the two models that are measured

@@ -287,8 +287,10 @@ class Search {
   void finish() {
     result_.lower = best();
     const auto count = [&](const Heap& heap) {
-      result_.cut += std::ssize(heap);
       result_.lower = heap.empty() ? result_.lower : std::min(result_.lower, heap.top().seconds);
+      for (Heap left = heap; !left.empty(); left.pop()) {
+        ++(left.top().seconds < best() ? result_.open : result_.cut);
+      }
     };
     std::ranges::for_each(heaps_, count);
     for (const auto& [kind, heap] : ready_) {

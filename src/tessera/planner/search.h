@@ -56,6 +56,7 @@ struct SearchResult {
   std::int64_t refused = 0;    // plans that do not exist
   std::int64_t too_large = 0;  // plans that do not fit
   std::int64_t cut = 0;        // plans that a bound left out
+  std::int64_t open = 0;       // plans that may be faster still, where time ran out
   std::int64_t simulated = 0;
 };
 
