@@ -49,7 +49,8 @@ class Rows {
 
 // The result may take the operand's memory.
 OpInfo info(const SquaredReluAttrs&) {
-  return {.name = "squared_relu", .num_operands = 1, .aliases = {{.result = 0, .operand = 0}}};
+  return {
+      .name = "example_squared_relu", .num_operands = 1, .aliases = {{.result = 0, .operand = 0}}};
 }
 
 TensorTypes infer(const SquaredReluAttrs&, Types in) {
@@ -94,7 +95,7 @@ void run(const SquaredReluAttrs&, tessera::cpu::Context&, const Views& views) {
 }
 
 OpInfo info(const SquaredReluBackwardAttrs&) {
-  return {.name = "squared_relu_backward",
+  return {.name = "example_squared_relu_backward",
           .num_operands = 2,
           .aliases = {{.result = 0, .operand = 0}, {.result = 0, .operand = 1}}};
 }
@@ -117,7 +118,7 @@ Works work(const SquaredReluBackwardAttrs& attrs, Types in) {
 }
 
 void backward(const SquaredReluBackwardAttrs&, GradBuilder& grad) {
-  grad.none("squared_relu_backward is itself a gradient");
+  grad.none("example_squared_relu_backward is itself a gradient");
 }
 
 void visit(SquaredReluBackwardAttrs&, AttrVisitor&) {}

@@ -139,7 +139,7 @@ TEST_F(SimulateTest, SweepsAKey) {
   EXPECT_THAT(outcome.out, HasSubstr("\n4 "));
   EXPECT_THAT(outcome.out, HasSubstr("\n16 "));
   EXPECT_THAT(outcome.out, HasSubstr("\n32                   --train.global_batch=16"));
-  EXPECT_THAT(outcome.out, HasSubstr("\nconstants: bench/curve_fit of"));
+  EXPECT_THAT(outcome.out, HasSubstr("\nconstants: bench/fit/published_fit of"));
   const json sweep = simulated({"--sweep=train.microbatch=1,2", cluster("h100-dgx")});
   EXPECT_EQ(sweep.at("key"), "train.microbatch");
   EXPECT_EQ(sweep.at("rows")[0].at("efficiency"), 1.0);

@@ -3,7 +3,6 @@
 #include <cstddef>
 #include <cstdint>
 #include <limits>
-#include <vector>
 
 #include "tessera/base/half.h"
 #include "tessera/comm/hierarchical.h"
@@ -206,14 +205,8 @@ class RowMasks {
  public:
   RowMasks(const ScoreMask& mask, const AttentionIds& ids, const View& x, Context& context)
       : mask_(mask), ids_(ids) {
-    if (mask.alibi_heads > 0) {
-      const std::int64_t heads = x.sizes[1];
-      const std::int64_t first =
-          mask.axes.empty() ? 0
-                            : place_along(context.levels(mask.axes, TrafficClass::kTensor)) * heads;
-      for (std::int64_t head = 0; head < heads; ++head) {
-        slopes_.push_back(static_cast<float>(alibi_slope(first + head, mask.alibi_heads)));
-      }
+    if (mask.alibi_heads > 0 && !mask.axes.empty()) {
+      first_head_ = place_along(context.levels(mask.axes, TrafficClass::kTensor)) * x.sizes[1];
     }
   }
 
@@ -224,7 +217,9 @@ class RowMasks {
             .document = id_row(ids_.query_documents, at.sequence)[at.query],
             .causal = mask_.causal,
             .window = mask_.window,
-            .slope = slopes_.empty() ? 0.0F : slopes_[static_cast<std::size_t>(at.head)]};
+            .slope = mask_.alibi_heads == 0 ? 0.0F
+                                            : static_cast<float>(alibi_slope(first_head_ + at.head,
+                                                                             mask_.alibi_heads))};
   }
 
  private:
@@ -234,7 +229,7 @@ class RowMasks {
 
   const ScoreMask& mask_;
   const AttentionIds& ids_;
-  std::vector<float> slopes_;
+  std::int64_t first_head_ = 0;  // of all ranks' heads
 };
 
 void mask_row(const MaskRow& mask, bool of_gradient, const float* x, float* y, std::int64_t keys) {

@@ -30,9 +30,19 @@ using testing::ElementsAreArray;
 using testing::HasSubstr;
 using testing::IsEmpty;
 
-// A user's op has none.
+template <class... Attrs>
+bool is_any(const Op& op) {
+  return ((op.get_if<Attrs>() != nullptr) || ...);
+}
+
+// A user's op has none, nor have those of attention in parts and dropout.
 bool has_kernel(const Sample& sample) {
-  return sample.op->get_if<CustomOp>() == nullptr;
+  return !is_any<BatchedProductAttrs,
+                 CustomOp,
+                 DropoutAttrs,
+                 MaskScoresAttrs,
+                 ScaleMaskSoftmaxAttrs,
+                 ScaleMaskSoftmaxBackwardAttrs>(*sample.op);
 }
 
 std::vector<Sample> samples_with_kernel(bool with) {
