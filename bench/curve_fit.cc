@@ -99,7 +99,8 @@ struct Measured {
 
 void add(const Gpu& gpu, Points& points, const std::vector<KernelPoint>& kernels) {
   for (const KernelPoint& kernel : kernels) {
-    points.push_back({.device = &gpu.cluster.device, .works = kernel.works, .seconds = kernel.seconds});
+    points.push_back(
+        {.device = &gpu.cluster.device, .works = kernel.works, .seconds = kernel.seconds});
   }
 }
 

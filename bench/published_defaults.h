@@ -25,7 +25,7 @@ struct ChipFamily {
 class PublishedDefaults {
  public:
   // Errors: kInvalidConfig with file, line and column, what was found and what was expected.
-  explicit PublishedDefaults(const std::filesystem::path& file);
+  explicit PublishedDefaults(const std::filesystem::path& path);
 
   // The cluster file of the longest name that `chip` begins with. Errors: kInvalidData with the
   // names that there are.

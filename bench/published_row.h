@@ -58,7 +58,7 @@ struct PublishedRow {
 // Errors: kInvalidData with the file, row and column, what was found and what was expected, for
 // words that the README has not, numbers that are none, and empty cells that have no default.
 PublishedRow read_published_row(const CsvTable& table,
-                                std::size_t row,
+                                std::size_t number,
                                 const PublishedDefaults& defaults);
 
 }  // namespace tessera

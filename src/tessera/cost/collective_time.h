@@ -38,7 +38,7 @@ struct LegTime {
 };
 
 enum class CollectiveStyle : std::uint8_t {
-  kOwn,    // each rank sends the others their parts, and folds in a fixed order
+  kOwn,     // each rank sends the others their parts, and folds in a fixed order
   kNative,  // the fastest of NCCL's algorithms, level by level
   kFlat,    // the same over all levels at once (flat_time())
   kBuckets  // likewise, and those of the states of a layer are one

@@ -64,9 +64,9 @@ inline constexpr std::array kFitFactors = {
     1.3, 1.1, 1.03, 1.01, 1.003, 1.001, 1.0003, 1.0001, 1.00003, 1.00001};
 
 // What takes the place of a curve where a cluster file has none: that of an H100. Source:
-// configs/clusters/h100-dgx.toml, fitted by bench/published_fit. k_half, tile_half and comm_share are
-// guesses: the first two are about the most with which the best published product of no GPU needs
-// more than its peak.
+// configs/clusters/h100-dgx.toml, fitted by bench/published_fit. k_half, tile_half and comm_share
+// are guesses: the first two are about the most with which the best published product of no GPU
+// needs more than its peak.
 inline constexpr DeviceCurve kUsualCurve = {
     .matmul = {.bf16 = 0.677, .f8 = 0.741},
     .k_half = 133.0,

@@ -195,7 +195,8 @@ PlannedRuns::Probe PlannedRuns::make_probe(const PlanChoice& choice, std::int64_
     return made;
   }
   const StepSums more = measure(few_layers_ + period_);
-  const auto steps = static_cast<double>((num_layers_ - few_layers_) / period_);
+  const std::int64_t periods = (num_layers_ - few_layers_) / period_;
+  const auto steps = static_cast<double>(periods);
   made.sums = combine(1.0 - steps, few, steps, more);
   const double part = 1.0 / static_cast<double>(period_);
   made.layer = combine(-part, few, part, more);

@@ -26,7 +26,7 @@ struct MeasuredStep {
 // What ranks of a run were seen to do in a step beside what they do when `run`, the simulation of
 // their plan, says: in all, by kinds of work, and by ops and shapes. Errors: kInvalidConfig where
 // the trace has a rank or an instruction that the run has not, or one less.
-std::string compare_run_text(const MeasuredStep& seen,
+std::string compare_run_text(const MeasuredStep& step,
                              const SimulatedRun& run,
                              const CompareRows& rows);
 

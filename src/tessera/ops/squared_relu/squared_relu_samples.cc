@@ -10,7 +10,6 @@
 namespace tessera {
 
 using conformance::normal;
-using conformance::OpClass;
 using conformance::reals;
 using conformance::Sample;
 using conformance::types;

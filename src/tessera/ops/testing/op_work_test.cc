@@ -91,7 +91,7 @@ TEST(OpWork, OfBatchedProductsIsOneForEachHead) {
                   .m = 64,
                   .n = 40,
                   .k = 8,
-                  .batch = 2 * 6,
+                  .batch = 12,
                   .dtype = DType::kBF16,
                   .row_bytes = 16,  // of 16, 16 and 80
                   .bytes_read = 2.0 * (2 * 64 * 6 * 8 + 2 * 40 * 3 * 8),

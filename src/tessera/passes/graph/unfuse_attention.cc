@@ -74,10 +74,10 @@ class UnfusedAttention {
   }
 
   template <class Attrs>
-  ValueId add(Attrs attrs, std::vector<ValueId> operands, ValueId result = {}) {
+  ValueId add(Attrs attrs, const std::vector<ValueId>& operands, ValueId result = {}) {
     const ValueId made = result.valid() ? result : fusion_.fresh();
     nodes_.push_back({.op = make_op(std::move(attrs)),
-                      .operands = std::move(operands),
+                      .operands = operands,
                       .results = {made},
                       .phase = whole_.phase,
                       .layer = whole_.layer,

@@ -26,12 +26,12 @@ inline constexpr std::array kRecomputeKept = {RecomputeKept::kInputs,
 // "inputs", "last_stage", "all_but_attention", "every_second_product".
 std::string_view name(RecomputeKept kept);
 
-// Of what a layer computes in forward, what `kept` says is kept for backward, which repeats the
+// Of what a layer computes in forward, what `how` says is kept for backward, which repeats the
 // rest first. Layers from number `end` on are as they were. Bitwise the same results.
 //   y = f(x) @forward; dx = f_backward(dy, y) @backward
 //   ->  y = f(x) @forward; z = f(x) @backward; dx = f_backward(dy, z) @backward
 Graph recompute_layers(const Graph& graph,
-                       RecomputeKept kept = RecomputeKept::kInputs,
+                       RecomputeKept how = RecomputeKept::kInputs,
                        std::int64_t end = std::numeric_limits<std::int32_t>::max());
 
 }  // namespace tessera
