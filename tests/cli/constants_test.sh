@@ -14,6 +14,7 @@ fail() {
 }
 
 # Numbers of the keys of a section, strings such as "1900 ns" among them; names and sources are none.
+# A section without any, where grep fails, has 0.
 count_numbers() { # FILE SECTION
   awk -v section="[$2]" '
     /^\[/ { inside = ($0 == section) }
