@@ -22,6 +22,7 @@
 #include "tessera/backend/cpu/cpu_backend.h"
 #include "tessera/base/elapsed.h"
 #include "tessera/base/half.h"
+#include "tessera/base/median.h"
 #include "tessera/base/random.h"
 #include "tessera/passes/compile.h"
 #include "tessera/runtime/executor.h"
@@ -112,11 +113,6 @@ class Attention {
   Program program_;
   Executor executor_;
 };
-
-double median(std::vector<double> values) {
-  std::ranges::sort(values);
-  return values[values.size() / 2];
-}
 
 // Of the pairs that causal attention sees.
 double share(std::int64_t window) {

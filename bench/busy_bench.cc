@@ -32,6 +32,7 @@
 #include "bench/own_training.h"
 #include "bench/peer_process.h"
 #include "tessera/base/error.h"
+#include "tessera/base/median.h"
 #include "tests/distributed/run_ranks.h"
 
 namespace tessera {
@@ -43,11 +44,6 @@ constexpr std::int64_t kSequence = 512;
 
 LlamaConfig model() {
   return llama_flavor("debug");
-}
-
-double median(std::vector<double> values) {
-  std::sort(values.begin(), values.end());
-  return values[values.size() / 2];
 }
 
 // What else the machine does.

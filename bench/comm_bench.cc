@@ -26,6 +26,7 @@
 
 #include "bench/huge_memory.h"
 #include "tessera/base/error.h"
+#include "tessera/base/median.h"
 #include "tessera/base/units.h"
 #include "tessera/comm/local/local_world.h"
 #include "tessera/comm/mpi/mpi_launch.h"
@@ -47,11 +48,6 @@ constexpr std::array kSizes = {kKibi,
 
 // Median seconds of an operation, by bytes.
 using Times = std::map<std::int64_t, double>;
-
-double median(std::vector<double> values) {
-  std::sort(values.begin(), values.end());
-  return values[values.size() / 2];
-}
 
 double measure(Communicator& group, std::int64_t bytes) {
   const HugeMemory in(static_cast<std::size_t>(bytes));

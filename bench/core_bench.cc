@@ -14,13 +14,13 @@
 #include <string_view>
 #include <vector>
 
-#include "bench/median.h"
 #include "bench/process_cost.h"
 #include "tessera/backend/cpu/cpu_backend.h"
 #include "tessera/backend/null/null_backend.h"
 #include "tessera/base/elapsed.h"
 #include "tessera/base/file.h"
 #include "tessera/base/format.h"
+#include "tessera/base/median.h"
 #include "tessera/base/units.h"
 #include "tessera/models/llama/llama.h"
 #include "tessera/passes/compile.h"

@@ -38,6 +38,7 @@
 #include "tessera/base/error.h"
 #include "tessera/base/half.h"
 #include "tessera/base/machine.h"
+#include "tessera/base/median.h"
 #include "tessera/ir/view.h"
 
 namespace tessera {
@@ -158,11 +159,6 @@ class Bound {
   std::vector<View> out_;
   std::span<std::byte> workspace_;
 };
-
-double median(std::vector<double> values) {
-  std::ranges::sort(values);
-  return values[values.size() / 2];
-}
 
 // How often to run what takes so long, for samples of a twentieth of a second.
 std::int64_t runs_for(double seconds) {

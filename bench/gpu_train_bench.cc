@@ -46,6 +46,7 @@
 #include "bench/gpu_training.h"
 #include "tessera/backend/devices.h"
 #include "tessera/base/error.h"
+#include "tessera/base/median.h"
 #include "tessera/base/units.h"
 
 namespace tessera {
@@ -77,11 +78,6 @@ struct Options {
   bool gelu_apart = false;
   bool measures_ceilings = false;
 };
-
-double median(std::vector<double> values) {
-  std::ranges::sort(values);
-  return values.empty() ? 0.0 : values[values.size() / 2];
-}
 
 std::string peer_command(const Case& test, const std::string& script) {
   const char* const python = std::getenv("TESSERA_PYTHON");

@@ -32,6 +32,7 @@
 #include "tessera/backend/cpu/context.h"
 #include "tessera/backend/cpu/parallel.h"
 #include "tessera/base/half.h"
+#include "tessera/base/median.h"
 #include "tessera/comm/quantize.h"
 #include "tessera/ir/dtype.h"
 #include "tessera/ir/view.h"
@@ -393,12 +394,6 @@ double seconds_of(const std::function<void()>& body) {
   const auto start = std::chrono::steady_clock::now();
   body();
   return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
-}
-
-double median(std::vector<double> values) {
-  const auto middle = values.begin() + static_cast<std::ptrdiff_t>(values.size() / 2);
-  std::nth_element(values.begin(), middle, values.end());
-  return *middle;
 }
 
 // Two GiB that are copied from the first half to the second.

@@ -16,8 +16,10 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
+#include "tessera/base/median.h"
 #include "tessera/mesh/cluster.h"
 #include "tessera/mesh/placement.h"
 #include "tests/distributed/run_ranks.h"
@@ -26,10 +28,9 @@ namespace tessera {
 namespace {
 
 // The first step touches memory and compiles kernels.
-double median(std::vector<double> values) {
+double median_of_others(std::vector<double> values) {
   values.erase(values.begin());
-  std::sort(values.begin(), values.end());
-  return values[values.size() / 2];
+  return median(std::move(values));
 }
 
 struct Row {
@@ -44,7 +45,7 @@ struct Row {
 
 Row measure(RankRun run) {
   Row row;
-  const auto seconds = [&] { return median(run_ranks(run).step_seconds); };
+  const auto seconds = [&] { return median_of_others(run_ranks(run).step_seconds); };
   row.in_order = seconds();
   run.keep = Keep::kComputation;
   row.computation = seconds();
@@ -53,8 +54,8 @@ Row measure(RankRun run) {
   run.keep = Keep::kAll;
   run.overlap = true;
   const RankResult overlapped = run_ranks(run);
-  row.overlapped = median(overlapped.step_seconds);
-  row.waited = median(overlapped.waited_seconds);
+  row.overlapped = median_of_others(overlapped.step_seconds);
+  row.waited = median_of_others(overlapped.waited_seconds);
   return row;
 }
 

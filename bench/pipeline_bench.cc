@@ -14,10 +14,12 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "tessera/actions/schedules.h"
 #include "tessera/actions/timeline.h"
+#include "tessera/base/median.h"
 #include "tessera/mesh/cluster.h"
 #include "tessera/mesh/mesh.h"
 #include "tessera/ops/op.h"
@@ -42,10 +44,9 @@ std::vector<Level> slow_links(double hop, std::int64_t bytes) {
 }
 
 // The first step touches memory and compiles kernels.
-double median(std::vector<double> values) {
+double median_of_others(std::vector<double> values) {
   values.erase(values.begin());
-  std::sort(values.begin(), values.end());
-  return values[values.size() / 2];
+  return median(std::move(values));
 }
 
 double flop_of(const Segment& segment) {
@@ -160,7 +161,7 @@ void print_row(std::int64_t pipeline,
   const Timeline time =
       timeline(table, costs.stages, options.hop / static_cast<double>(options.slices));
   const double expected = time.makespan + costs.update;
-  const double measured = median(run_ranks(run).step_seconds);
+  const double measured = median_of_others(run_ranks(run).step_seconds);
   const ActionCosts& first = costs.stages[0];
   std::printf("  %2ld %3ld  %-15s %6.2f %% %6.2f %% %7.1f %9.1f %9.1f %7.3f\n",
               static_cast<long>(pipeline),

@@ -21,12 +21,12 @@
 #include <utility>
 #include <vector>
 
-#include "bench/median.h"
 #include "bench/process_cost.h"
 #include "tessera/actions/check.h"
 #include "tessera/actions/schedules.h"
 #include "tessera/base/elapsed.h"
 #include "tessera/base/format.h"
+#include "tessera/base/median.h"
 #include "tessera/base/units.h"
 #include "tessera/mesh/cluster.h"
 #include "tessera/mesh/placement.h"

@@ -26,7 +26,6 @@
 #include <utility>
 #include <vector>
 
-#include "bench/median.h"
 #include "tessera/actions/schedules.h"
 #include "tessera/actions/split_layers.h"
 #include "tessera/actions/timeline.h"
@@ -34,6 +33,7 @@
 #include "tessera/backend/test_forwarding_backend.h"
 #include "tessera/base/elapsed.h"
 #include "tessera/base/error.h"
+#include "tessera/base/median.h"
 #include "tessera/mesh/cluster.h"
 #include "tessera/mesh/placement.h"
 #include "tessera/ops/all_ops.h"

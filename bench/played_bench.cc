@@ -9,7 +9,6 @@
 #include <algorithm>
 #include <array>
 #include <chrono>
-#include <cmath>
 #include <cstdint>
 #include <cstdio>
 #include <cstdlib>
@@ -23,8 +22,9 @@
 
 #include <sys/prctl.h>
 
-#include "bench/median.h"
+#include "bench/judged_steps.h"
 #include "tessera/base/format.h"
+#include "tessera/base/median.h"
 #include "tessera/mesh/cluster.h"
 #include "tessera/mesh/placement.h"
 #include "tessera/ops/op.h"
@@ -41,7 +41,6 @@ namespace {
 
 constexpr double kStepSeconds = 0.8;  // of computation
 constexpr double kTalkShare = 0.6;    // of that, for which links are busy
-constexpr double kMostSpread = 0.02;
 
 struct PlayedRun {
   std::string what;
@@ -252,55 +251,6 @@ double step_seconds(RankRun run, std::int64_t steps) {
   return median(std::move(seconds));
 }
 
-// A program, what is said of it and what it took, by round.
-struct Judged {
-  PlayedRun played;
-  double simulated = 0.0;
-  std::vector<double> measured = {};
-
-  double error() const { return simulated / median(measured) - 1.0; }
-
-  // Of the middle half of the rounds.
-  double spread() const {
-    std::vector<double> sorted = measured;
-    std::ranges::sort(sorted);
-    const std::size_t quarter = sorted.size() / 4;
-    return (sorted[sorted.size() - 1 - quarter] - sorted[quarter]) / median(measured);
-  }
-
-  bool counts() const { return spread() <= kMostSpread; }
-};
-
-void print(const Judged& each) {
-  std::printf("  %-58s %9.1f %9.1f %+7.2f %% %6.2f %%%s\n",
-              each.played.what.c_str(),
-              each.simulated * 1e3,
-              median(each.measured) * 1e3,
-              each.error() * 100,
-              each.spread() * 100,
-              each.counts() ? "" : "  not judged");
-}
-
-void print_sum(std::span<const Judged> programs) {
-  double sum = 0.0;
-  double largest = 0.0;
-  std::size_t num_judged = 0;
-  for (const Judged& each : programs) {
-    if (each.counts()) {
-      sum += std::abs(each.error());
-      largest = std::max(largest, std::abs(each.error()));
-      ++num_judged;
-    }
-  }
-  const std::size_t num_left_out = programs.size() - num_judged;
-  std::printf("%zu programs: mean %.2f %%, largest %.2f %% (target 2 %%); %zu not judged%s\n",
-              num_judged,
-              100 * sum / static_cast<double>(std::max<std::size_t>(1, num_judged)),
-              100 * largest,
-              num_left_out,
-              num_left_out > 3 ? ": the machine is too noisy" : "");
-}
-
 // The number after NAME= among the arguments, at least 1.
 std::int64_t option(std::span<char*> arguments, std::string_view name, std::int64_t otherwise) {
   for (const std::string_view argument : arguments.subspan(1)) {
@@ -314,41 +264,17 @@ std::int64_t option(std::span<char*> arguments, std::string_view name, std::int6
 void run_benchmark(std::span<char*> arguments) {
   const std::int64_t steps = option(arguments, "--steps=", 4);
   const std::int64_t rounds = option(arguments, "--rounds=", 5);
-  std::vector<Judged> programs;
+  std::vector<PlayedRun> runs;
+  std::vector<JudgedStep> programs;
   for (const PlayedRun& each : played_runs()) {
-    Judged judged = {.played = paced(each)};
-    judged.simulated = to_seconds(simulate(PlayedPrograms(judged.played).ranks()).step);
-    programs.push_back(std::move(judged));
+    runs.push_back(paced(each));
+    programs.push_back(
+        {.what = each.what,
+         .simulated = to_seconds(simulate(PlayedPrograms(runs.back()).ranks()).step)});
   }
-  const auto run_round = [&](auto wanted) {
-    for (Judged& each : programs) {
-      if (wanted(each)) {
-        each.measured.push_back(step_seconds(each.played.run, steps));
-      }
-    }
-  };
-  for (std::int64_t round = 0; round < rounds; ++round) {
-    run_round([](const Judged&) { return true; });
-  }
-  std::vector<bool> again;
-  for (const Judged& each : programs) {
-    again.push_back(!each.counts());
-  }
-  for (std::int64_t round = 0; round < rounds; ++round) {
-    run_round([&](const Judged& each) {
-      return again[static_cast<std::size_t>(&each - programs.data())];
-    });
-  }
-  std::printf("  %-58s %9s %9s %9s %8s\n",
-              "milliseconds of a step",
-              "simulated",
-              "played",
-              "error",
-              "spread");
-  for (const Judged& each : programs) {
-    print(each);
-  }
-  print_sum(programs);
+  measure_in_rounds(
+      programs, rounds, [&](std::size_t i) { return step_seconds(runs[i].run, steps); });
+  print_judged(programs, "2 %");
 }
 
 }  // namespace

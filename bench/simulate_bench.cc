@@ -10,8 +10,8 @@
 #include <utility>
 #include <vector>
 
-#include "bench/median.h"
 #include "tessera/base/elapsed.h"
+#include "tessera/base/median.h"
 #include "tessera/mesh/cluster.h"
 #include "tessera/mesh/placement.h"
 #include "tessera/models/llama/llama.h"

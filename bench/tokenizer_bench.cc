@@ -4,7 +4,6 @@
 //
 // usage: tokenizer_bench            (GPT-2's files are looked for in ../shared/data/gpt2)
 
-#include <algorithm>
 #include <array>
 #include <cstdint>
 #include <cstdio>
@@ -13,9 +12,11 @@
 #include <filesystem>
 #include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "tessera/base/file.h"
+#include "tessera/base/median.h"
 #include "tessera/base/random.h"
 #include "tessera/tokenizer/tokenizer.h"
 
@@ -90,8 +91,7 @@ double encoding_speed(const Tokenizer& tokenizer, const std::string& text) {
       std::printf("no tokens\n");
     }
   }
-  std::ranges::sort(seconds);
-  return static_cast<double>(text.size()) / seconds[seconds.size() / 2];
+  return static_cast<double>(text.size()) / median(std::move(seconds));
 }
 
 void report(const char* what, double bytes_per_s, double target) {

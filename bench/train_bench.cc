@@ -25,6 +25,7 @@
 #include "bench/peer_process.h"
 #include "tessera/base/elapsed.h"
 #include "tessera/base/error.h"
+#include "tessera/base/median.h"
 #include "tessera/base/units.h"
 #include "tessera/models/llama/llama.h"
 #include "tessera/ops/all_ops.h"
@@ -37,11 +38,6 @@ namespace {
 using Clock = std::chrono::steady_clock;
 
 constexpr int kThreads = 2;
-
-double median(std::vector<double> values) {
-  std::sort(values.begin(), values.end());
-  return values.empty() ? 0.0 : values[values.size() / 2];
-}
 
 struct Case {
   std::string name;

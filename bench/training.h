@@ -9,7 +9,7 @@
 
 #include <nlohmann/json.hpp>
 
-#include "bench/median.h"
+#include "tessera/base/median.h"
 #include "tessera/config/config.h"
 #include "tessera/config/run_config.h"
 #include "tessera/resolve/resolve.h"

@@ -9,13 +9,9 @@
 #include <mpi.h>
 
 #include "bench/huge_memory.h"
+#include "tessera/base/median.h"
 
 namespace {
-
-double median(std::vector<double> values) {
-  std::sort(values.begin(), values.end());
-  return values[values.size() / 2];
-}
 
 double measure(std::size_t bytes) {
   const std::size_t count = bytes / sizeof(float);
@@ -37,7 +33,7 @@ double measure(std::size_t bytes) {
     }
     seconds.push_back((MPI_Wtime() - start) / static_cast<double>(repeats));
   }
-  return median(seconds);
+  return tessera::median(seconds);
 }
 
 }  // namespace

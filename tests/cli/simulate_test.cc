@@ -125,6 +125,28 @@ TEST_F(SimulateTest, ASlowRankSlowsAll) {
   }
 }
 
+// Each draw has its own slowest rank.
+TEST_F(SimulateTest, SaysHowStepsOfDrawnSpeedsLie) {
+  const std::filesystem::path h100 =
+      std::filesystem::path(TESSERA_SOURCE_DIR) / "configs" / "clusters" / "h100-dgx.toml";
+  write_test_file(path("uneven.toml"), read_file(h100) + "\n[noise]\nspread = 0.05\n");
+  const std::string uneven = "--cluster=" + path("uneven.toml").string();
+  const json step = simulated({"--parallel.ranks=8", uneven, "--samples=9"});
+  const json& samples = step.at("samples");
+  EXPECT_EQ(samples.at("count"), 9);
+  EXPECT_LT(samples.at("median_seconds"), samples.at("longest_seconds"));
+  EXPECT_LE(samples.at("median_seconds"), samples.at("p95_seconds"));
+  EXPECT_NEAR(samples.at("median_seconds").get<double>() / step.at("step_seconds").get<double>(),
+              1.0,
+              0.05);
+  EXPECT_THAT(simulate({"--parallel.ranks=8", uneven, "--samples=9"}).out,
+              HasSubstr("9 steps with drawn speeds of the ranks, whose spread is 5 %"));
+  EXPECT_THAT(refused({"--parallel.ranks=8", cluster("h100-dgx"), "--samples=9"}),
+              HasSubstr("noise.spread: found 0, expected how far"));
+  EXPECT_THAT(refused({uneven, "--samples=9", "--sweep=parallel.ranks=1,2"}),
+              HasSubstr("--samples=9: expected no --sweep beside it"));
+}
+
 TEST_F(SimulateTest, WantsTheFileOfAProgram) {
   const Outcome outcome =
       tessera({"simulate", "--program=no.txt", "--parallel.ranks=2", cluster("h100-dgx")});
@@ -222,7 +244,8 @@ TEST_F(SimulateTest, RefusesWhatIsWrong) {
   EXPECT_THAT(refused({h100, "--slow=1"}), StartsWith("error: --slow=1: expected a rank and"));
   EXPECT_THAT(refused({h100, "--slow=9:2"}),
               StartsWith("error: slow rank 9 (--slow): expected one of the ranks 0 to 0"));
-  EXPECT_THAT(refused({h100, "--slow=0:inf"}), HasSubstr("takes inf times as long: expected 1 to"));
+  EXPECT_THAT(refused({h100, "--slow=0:inf"}),
+              HasSubstr("takes inf times as long: expected 0.01 to"));
   EXPECT_THAT(refused({h100, "--slow=0:2", "--slow=0:3"}), HasSubstr("each rank once"));
   EXPECT_THAT(refused({h100, "--tokens=many"}),
               StartsWith("error: --tokens=many: expected how many tokens"));

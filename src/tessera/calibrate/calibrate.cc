@@ -11,6 +11,7 @@
 
 #include "tessera/backend/cpu/cpu_backend.h"
 #include "tessera/base/error.h"
+#include "tessera/base/median.h"
 #include "tessera/mesh/machine_cluster.h"
 #include "tessera/ops/elementwise/elementwise.h"
 #include "tessera/runtime/launcher.h"
@@ -26,22 +27,10 @@ constexpr double kSecondsOfCase = 0.02;  // of a round
 constexpr int kLeastRuns = 3;
 constexpr std::int64_t kBeyondCaches = std::int64_t{1} << 28U;  // bytes, where none is known
 
-double middle(std::vector<double> values) {
-  std::ranges::sort(values);
-  return values[values.size() / 2];
-}
-
-// Of the middle half.
-double spread_of(std::vector<double> values) {
-  std::ranges::sort(values);
-  const std::size_t quarter = values.size() / 4;
-  return (values[values.size() - 1 - quarter] - values[quarter]) / values[values.size() / 2];
-}
-
 double mean_spread(const std::vector<std::vector<double>>& rounds) {
   double sum = 0.0;
   for (const std::vector<double>& each : rounds) {
-    sum += spread_of(each);
+    sum += middle_spread(each);
   }
   return sum / static_cast<double>(rounds.size());
 }
@@ -53,7 +42,7 @@ double median_seconds(const std::function<double()>& run) {
     seconds.push_back(run());
     spent += seconds.back();
   }
-  return middle(std::move(seconds));
+  return median(std::move(seconds));
 }
 
 // Of a sum whose three tensors have so many bytes in all.
@@ -87,7 +76,7 @@ class TimedCollectives {
     seconds_.resize(legs_.size());
     launch_ranks(ranks_, {}, [&](World& world) { run_as(world); });
     for (std::size_t i = 0; i < legs_.size(); ++i) {
-      legs_[i].seconds = middle(seconds_[i]);
+      legs_[i].seconds = median(seconds_[i]);
     }
     return {std::move(legs_), mean_spread(seconds_)};
   }
@@ -178,11 +167,11 @@ double measure_memory(const CalibrateOptions& options, MachineMeasures& measures
       rounds[2].push_back(stream_bandwidth(threads, cache / 4));
     }
   }
-  measures.core_bandwidth = middle(rounds[0]);
-  measures.host_bandwidth = std::max(measures.core_bandwidth, middle(rounds[1]));
+  measures.core_bandwidth = median(rounds[0]);
+  measures.host_bandwidth = std::max(measures.core_bandwidth, median(rounds[1]));
   if (cache > 0) {
     measures.cache_bytes = static_cast<double>(cache);
-    measures.cache_bandwidth = std::max(measures.host_bandwidth, middle(rounds[2]));
+    measures.cache_bandwidth = std::max(measures.host_bandwidth, median(rounds[2]));
   }
   return mean_spread(rounds);
 }
@@ -211,7 +200,7 @@ double measure_kernels(const CalibrateOptions& options, std::vector<MeasuredKern
     }
   }
   for (std::size_t i = 0; i < kernels.size(); ++i) {
-    measured[i].seconds = middle(seconds[i]);
+    measured[i].seconds = median(seconds[i]);
   }
   return mean_spread(seconds);
 }

@@ -12,6 +12,7 @@
 #include "tessera/base/error.h"
 #include "tessera/base/file.h"
 #include "tessera/base/format.h"
+#include "tessera/base/median.h"
 #include "tessera/base/units.h"
 #include "tessera/cli/run_directory_files.h"
 #include "tessera/config/config.h"
@@ -117,12 +118,6 @@ std::string configs_text(const ComparedRun& a, const ComparedRun& b) {
   return text;
 }
 
-double median_of(std::vector<double> values) {
-  const auto middle = values.begin() + std::ssize(values) / 2;
-  std::ranges::nth_element(values, middle);
-  return *middle;
-}
-
 std::string times_text(const ComparedRun& a, const ComparedRun& b, const LinePairs& pairs) {
   std::vector<double> of_a;
   std::vector<double> of_b;
@@ -133,8 +128,8 @@ std::string times_text(const ComparedRun& a, const ComparedRun& b, const LinePai
   if (pairs.empty()) {
     return "";
   }
-  const double median_a = median_of(std::move(of_a));
-  const double median_b = median_of(std::move(of_b));
+  const double median_a = median(std::move(of_a));
+  const double median_b = median(std::move(of_b));
   return format("time: {:.4g} s a step in A, {:.4g} s in B, medians of these {}: B takes {}\n",
                 median_a,
                 median_b,

@@ -17,6 +17,7 @@
 #include "tessera/base/file.h"
 #include "tessera/base/format.h"
 #include "tessera/base/print.h"
+#include "tessera/base/status_line.h"
 #include "tessera/base/units.h"
 #include "tessera/cli/path_options.h"
 #include "tessera/cli/run_command.h"
@@ -40,6 +41,7 @@ struct SimulateOptions {
   std::string tokens = {};                           // "15T"
   std::vector<std::string> traits = {};              // of another system
   std::string stack = {};                            // "FILE:NAME"
+  std::int64_t samples = 0;                          // 0: none
   bool json = false;
   StepFiles files = {};
 };
@@ -153,6 +155,13 @@ SimulatedRun simulated_programs(const RunArguments& arguments, const SimulateOpt
                                                        : CollectiveStyle::kNative};
 }
 
+SampledSteps sampled(const SimulatedRun& run, const SimulateOptions& options) {
+  WorkLine line("samples", options.samples, "steps");
+  return sample_steps(run, simulation_options(options), options.samples, [&](std::int64_t done) {
+    line.reach(done);
+  });
+}
+
 void simulate_one(const RunArguments& arguments, const SimulateOptions& options) {
   TESSERA_REQUIRE(options.tokens.empty() || options.programs.empty(),
                   ErrorCode::kInvalidConfig,
@@ -168,6 +177,9 @@ void simulate_one(const RunArguments& arguments, const SimulateOptions& options)
   SimulationReport report = make_simulation_report(run, simulation_options(options), true);
   report.software = software_text(options);
   report.tokens = tokens_of(options.tokens);
+  if (options.samples > 0) {
+    report.samples = sampled(run, options);
+  }
   write_step_files(report, options.files);
   print(options.json ? simulation_json(report) : simulation_text(report));
 }
@@ -186,6 +198,10 @@ void simulate_sweep(const RunArguments& arguments, const SimulateOptions& option
                   ErrorCode::kInvalidConfig,
                   "--tokens={}: expected no --sweep beside it: it is about one run",
                   options.tokens);
+  TESSERA_REQUIRE(options.samples == 0,
+                  ErrorCode::kInvalidConfig,
+                  "--samples={}: expected no --sweep beside it: they are of one run",
+                  options.samples);
   const Sweep sweep = parse_sweep(options.sweep);
   TESSERA_REQUIRE(options.cluster.empty() || sweep.key != "cluster.file",
                   ErrorCode::kInvalidConfig,
@@ -240,6 +256,13 @@ void add_simulate(CLI::App& app) {
                   "A rank whose kernels take so many times as long, as in 17:1.2; may be repeated")
       ->type_name("RANK:FACTOR")
       ->allow_extra_args(false);
+  command
+      .add_option("--samples",
+                  options->samples,
+                  "Simulate so many steps more, each with drawn speeds of the ranks, as far apart "
+                  "as noise.spread of the cluster file says")
+      ->check(CLI::Range(1, 100'000))
+      ->type_name("COUNT");
   command
       .add_option("--sweep",
                   options->sweep,

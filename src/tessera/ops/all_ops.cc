@@ -159,6 +159,14 @@ struct MakeOps<std::variant<As...>> {
 
 template <class Attrs>
 OpRef make_op(Attrs attrs) {
+  if constexpr (std::is_same_v<Attrs, CustomOp>) {
+    const std::string name = info(attrs).name;
+    TESSERA_REQUIRE(!default_ops().contains(name),
+                    ErrorCode::kInvalidArgument,
+                    "op {}: found the name of a built-in op, which a program's text would be read "
+                    "as; expected a name of its own",
+                    name);
+  }
   return std::make_shared<const Op>(OpVariant(std::move(attrs)));
 }
 

@@ -62,6 +62,13 @@ std::int64_t workspace_bytes(const LabelAttrs&, cpu::Context&, Types) {
 
 void run(const LabelAttrs&, cpu::Context&, const Views&) {}
 
+// A label with the name of a built-in op.
+struct NamesakeAttrs : LabelAttrs {};
+
+OpInfo info(const NamesakeAttrs&) {
+  return {.name = "matmul", .num_operands = 1};
+}
+
 class RandomProgram {
  public:
   RandomProgram(std::uint32_t seed, const std::vector<conformance::Sample>& samples)
@@ -288,6 +295,16 @@ TEST(ProgramText, ChangedProgramsDiffer) {
   EXPECT_TRUE(changed([](Program& p) {
     p.segments[0].instructions[0].op = make_custom_op(LabelAttrs{.label = "new"});
   }));
+}
+
+TEST(ProgramText, RefusesCustomOpsWithTheNameOfABuiltInOne) {
+  try {
+    make_custom_op(NamesakeAttrs{});
+    FAIL() << "made";
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code(), ErrorCode::kInvalidArgument);
+    EXPECT_THAT(error.what(), HasSubstr("op matmul: found the name of a built-in op"));
+  }
 }
 
 TEST(ProgramText, RefusesNumbersOfMoreThan32Bits) {

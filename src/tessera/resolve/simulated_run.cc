@@ -126,6 +126,12 @@ StepTimeline SimulatedRun::simulate(SimulationOptions options) const {
   return tessera::simulate(ranks(), with_defaults(std::move(options)));
 }
 
+StepTimeline SimulatedRun::simulate_drawn(SimulationOptions options) const {
+  options.threads = threads();
+  options.spread = 0.0;
+  return tessera::simulate(ranks(), options);
+}
+
 double SimulatedRun::step_seconds(const Cluster& cluster, const SimulationOptions& options) const {
   const std::vector<TimedProgram> programs = time_programs(cluster);
   return to_seconds(tessera::simulate(ranks(programs, cluster), with_defaults(options)).step);

@@ -67,6 +67,9 @@ class SimulatedRun {
   // the options'.
   StepTimeline simulate(SimulationOptions options = {}) const;
 
+  // The same of ranks that are as fast as options.slow alone says, without the cluster's spread.
+  StepTimeline simulate_drawn(SimulationOptions options) const;
+
   // The seconds of the step on another cluster of the same levels and sizes.
   double step_seconds(const Cluster& cluster, const SimulationOptions& options) const;
 

@@ -14,6 +14,10 @@ namespace {
 
 using Object = nlohmann::ordered_json;
 
+// Of samples, what is said.
+constexpr double kMedian = 0.5;
+constexpr double kMost = 0.95;
+
 Cluster with_device(Cluster cluster) {
   DeviceSpec::PeakFlops& peaks = cluster.device.peak_flops;
   peaks = {.f32 = 2 * peaks.f32, .bf16 = 2 * peaks.bf16, .f8 = 2 * peaks.f8};
@@ -31,6 +35,11 @@ Cluster with_level(Cluster cluster, std::size_t level) {
   return cluster;
 }
 
+Cluster with_latency(Cluster cluster, std::size_t level) {
+  cluster.levels[level].latency /= 2;
+  return cluster;
+}
+
 std::vector<Doubled> double_resources(const SimulatedRun& run, const SimulationOptions& options) {
   const Cluster& cluster = run.cluster();
   std::vector<Doubled> doubled = {
@@ -43,7 +52,15 @@ std::vector<Doubled> double_resources(const SimulatedRun& run, const SimulationO
     if (std::ranges::find(axes, name, &MeshAxis::level) != axes.end()) {
       doubled.push_back({.what = format("bandwidth of level {}", name),
                          .seconds = run.step_seconds(with_level(cluster, level), options)});
+      doubled.push_back({.what = format("half the latency of level {}", name),
+                         .seconds = run.step_seconds(with_latency(cluster, level), options)});
     }
+  }
+  if (options.issue > 0) {
+    SimulationOptions faster = options;
+    faster.issue /= 2;
+    doubled.push_back({.what = "speed at which hosts issue instructions",
+                       .seconds = run.step_seconds(cluster, faster)});
   }
   std::ranges::stable_sort(doubled, {}, &Doubled::seconds);
   return doubled;
@@ -159,6 +176,18 @@ std::string training_text(const SimulationReport& report, double tokens) {
 
 double percent(Ticks part, Ticks whole) {
   return whole > 0 ? 100.0 * static_cast<double>(part) / static_cast<double>(whole) : 0.0;
+}
+
+std::string samples_text(const SimulationReport& report) {
+  const SampledSteps& samples = *report.samples;
+  return format(
+      "\n{} with drawn speeds of the ranks, whose spread is {:.3g} %\n"
+      "  median {:.4g} s, 95 % at most {:.4g} s, the longest {:.4g} s\n",
+      format_plural(std::ssize(samples.seconds), "step"),
+      100.0 * report.run.cluster().spread,
+      samples.quantile(kMedian),
+      samples.quantile(kMost),
+      samples.seconds.back());
 }
 
 std::string row_text(const SimulationReport& report, const CauseRow& row) {
@@ -334,6 +363,9 @@ std::string simulation_text(const SimulationReport& report) {
   if (report.tokens && report.run.facts() != nullptr) {
     text += training_text(report, *report.tokens);
   }
+  if (report.samples) {
+    text += samples_text(report);
+  }
   if (!report.doubled.empty()) {
     text += "\nthe step with twice of one thing, each simulated\n";
   }
@@ -382,6 +414,12 @@ std::string simulation_json(const SimulationReport& report) {
                         {"seconds", training.seconds},
                         {"device_hours", training.device_hours},
                         {"usd", training.usd > 0.0 ? Object(training.usd) : Object()}};
+  }
+  if (report.samples) {
+    json["samples"] = {{"count", report.samples->seconds.size()},
+                       {"median_seconds", report.samples->quantile(kMedian)},
+                       {"p95_seconds", report.samples->quantile(kMost)},
+                       {"longest_seconds", report.samples->seconds.back()}};
   }
   json["critical_class"] = report.critical();
   json["classes"] = std::move(classes);

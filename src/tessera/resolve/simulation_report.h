@@ -4,6 +4,7 @@
 #include <string>
 #include <vector>
 
+#include "tessera/resolve/sampled_steps.h"
 #include "tessera/resolve/simulated_run.h"
 #include "tessera/simulate/attribution.h"
 
@@ -23,7 +24,8 @@ struct SimulationReport {
   std::vector<Attribution> causes = {};  // by class
   std::optional<double> tokens = {};     // that the run trains on
   std::vector<Doubled> doubled = {};     // what helps most first; none unless asked for
-  std::string software = {};             // traits and stack, in words; empty: our own
+  std::optional<SampledSteps> samples = {};
+  std::string software = {};  // traits and stack, in words; empty: our own
 
   // The class that ends last.
   std::size_t critical() const;

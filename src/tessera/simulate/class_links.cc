@@ -73,11 +73,12 @@ void require_slow_ranks(const RankPrograms& ranks, const SimulationOptions& opti
                     "slow rank {} (--slow): expected one of the ranks 0 to {}",
                     rank,
                     ranks.mesh.num_ranks() - 1);
-    TESSERA_REQUIRE(factor >= 1.0 && factor <= kMostSlow,
+    TESSERA_REQUIRE(factor >= kLeastSlow && factor <= kMostSlow,
                     ErrorCode::kInvalidArgument,
-                    "slow rank {} (--slow) takes {} times as long: expected 1 to {}",
+                    "slow rank {} (--slow) takes {} times as long: expected {} to {}",
                     rank,
                     factor,
+                    kLeastSlow,
                     kMostSlow);
   }
 }

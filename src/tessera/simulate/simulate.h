@@ -22,6 +22,7 @@ struct RankPrograms {
   std::span<const std::size_t> program_of;  // by rank, in `programs`
 };
 
+inline constexpr double kLeastSlow = 0.01;  // of SimulationOptions::slow
 inline constexpr double kMostSlow = 1e6;
 
 struct SimulationOptions {
@@ -49,8 +50,8 @@ double standard_maximum(std::int64_t n);
 //
 // Errors: kInternal, with ranks and places, where ranks wait for each other for ever, or meet in
 // unequal collectives, as verify_ranks(); kInvalidArgument for slow ranks that the mesh lacks, and
-// factors below 1 or above kMostSlow; kInvalidConfig for a
-// step that takes longer than kMostTicks.
+// factors below kLeastSlow or above kMostSlow; kInvalidConfig for a step that takes longer than
+// kMostTicks.
 StepTimeline simulate(const RankPrograms& ranks, const SimulationOptions& options = {});
 
 }  // namespace tessera

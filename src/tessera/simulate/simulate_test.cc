@@ -213,8 +213,8 @@ TEST(Simulate, SetsSlowRanksApart) {
   EXPECT_EQ(timeline.of_rank(0).end[2], 152);
   EXPECT_EQ(error_of(ErrorCode::kInvalidArgument, [&] { ranks.simulate({.slow = {{16, 1.5}}}); }),
             "slow rank 16 (--slow): expected one of the ranks 0 to 15");
-  EXPECT_EQ(error_of(ErrorCode::kInvalidArgument, [&] { ranks.simulate({.slow = {{1, 0.5}}}); }),
-            "slow rank 1 (--slow) takes 0.5 times as long: expected 1 to 1000000");
+  EXPECT_EQ(error_of(ErrorCode::kInvalidArgument, [&] { ranks.simulate({.slow = {{1, 0.005}}}); }),
+            "slow rank 1 (--slow) takes 0.005 times as long: expected 0.01 to 1000000");
 }
 
 // Ranks as threads of one machine have its cores.

@@ -1,10 +1,10 @@
 #include "tessera/train/predicted_pace.h"
 
-#include <algorithm>
 #include <cmath>
 #include <iterator>
 
 #include "tessera/base/format.h"
+#include "tessera/base/median.h"
 
 namespace tessera {
 
@@ -20,10 +20,9 @@ std::optional<PredictedPace::Word> PredictedPace::add(double seconds) {
   if (steps_.size() < kSteps) {
     return std::nullopt;
   }
-  const auto middle = steps_.begin() + std::ssize(steps_) / 2;
-  std::ranges::nth_element(steps_, middle);
-  Word word = {.text = format("step {:.4g} s (predicted {:.4g} s)", *middle, *predicted_)};
-  const double off = *middle / *predicted_ - 1.0;
+  const double middle = median(steps_);
+  Word word = {.text = format("step {:.4g} s (predicted {:.4g} s)", middle, *predicted_)};
+  const double off = middle / *predicted_ - 1.0;
   if (std::abs(off) > kMostOff) {
     word.is_warning = true;
     word.text += format(

@@ -20,6 +20,7 @@
 #include "tessera/base/file.h"
 #include "tessera/base/format.h"
 #include "tessera/base/log.h"
+#include "tessera/base/median.h"
 #include "tessera/base/print.h"
 #include "tessera/base/units.h"
 #include "tessera/config/config.h"
@@ -145,12 +146,6 @@ std::vector<double> finite(std::span<const double> values) {
   std::ranges::copy_if(
       values, std::back_inserter(result), [](double value) { return std::isfinite(value); });
   return result;
-}
-
-double median(std::vector<double> values) {
-  const auto middle = values.begin() + std::ssize(values) / 2;
-  std::ranges::nth_element(values, middle);
-  return *middle;
 }
 
 // The place of the lowest finite value.

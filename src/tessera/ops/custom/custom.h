@@ -111,7 +111,8 @@ class CustomModel final : public CustomFacets {
   A attrs_;
 };
 
-// The op for graphs: builder.emit(make_custom_op(MyAttrs{...}), {x, y}).
+// The op for graphs: builder.emit(make_custom_op(MyAttrs{...}), {x, y}). Errors: kInvalidArgument
+// where its name is a built-in op's.
 template <OpAttrs A>
 OpRef make_custom_op(A attrs) {
   return make_op(CustomOp{std::make_shared<CustomModel<A>>(std::move(attrs))});
