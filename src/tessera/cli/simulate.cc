@@ -111,7 +111,9 @@ SimulatedRun simulated_run(const RunArguments& arguments, const SimulateOptions&
 SimulationOptions simulation_options(const SimulateOptions& options) {
   SimulationOptions simulation = {.slow = slow_ranks(options.slow)};
   if (!options.stack.empty()) {
-    simulation.issue = to_ticks(find_stack(options.stack).issue);
+    const SoftwareStack stack = find_stack(options.stack);
+    simulation.issue = to_ticks(stack.issue);
+    simulation.issue_leg = to_ticks(stack.collective);
   }
   return simulation;
 }

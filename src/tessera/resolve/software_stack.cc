@@ -21,10 +21,14 @@ std::vector<SoftwareStack> parse_stacks(std::string_view text, std::string_view 
     const std::string name(entry.first.str());
     const TomlSection found = require_table(file, name, "a table of a stack, such as [eager]");
     const TomlSection stack{found.table, source, name + "."};
-    refuse_unknown_keys(stack, std::to_array<std::string>({"issue", "attention", "source"}));
+    refuse_unknown_keys(stack,
+                        std::to_array<std::string>({"issue", "collective", "attention", "source"}));
     SoftwareStack& read = stacks.emplace_back();
     read.name = name;
     read.issue = read_quantity(stack, "issue", "s", "7 us");
+    if (has(stack, "collective")) {
+      read.collective = read_quantity(stack, "collective", "s", "200 us");
+    }
     if (has(stack, "attention")) {
       read.attention = read_number(stack,
                                    "attention",
@@ -75,9 +79,10 @@ Cluster with_stack(Cluster cluster, const SoftwareStack& stack) {
 }
 
 std::string to_toml(const SoftwareStack& stack) {
-  return format("[{}]\nissue = {}\nattention = {}\nsource = {}\n",
+  return format("[{}]\nissue = {}\ncollective = {}\nattention = {}\nsource = {}\n",
                 stack.name,
                 toml_quantity(stack.issue, "s"),
+                toml_quantity(stack.collective, "s"),
                 toml_number(stack.attention),
                 toml_string(stack.source));
 }

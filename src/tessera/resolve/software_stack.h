@@ -13,9 +13,10 @@ namespace tessera {
 // and those that it brings. A file of stacks (docs/formats.md) has a table for each.
 struct SoftwareStack {
   std::string name;
-  double issue = 0.0;      // seconds from one instruction to the next, of a rank's host
-  double attention = 1.0;  // share of the speed of the device's best attention that its own has
-  std::string source;      // where the constants are from, in words
+  double issue = 0.0;       // seconds from one instruction to the next, of a rank's host
+  double collective = 0.0;  // seconds that it takes longer to issue what talks to other ranks
+  double attention = 1.0;   // share of the speed of the device's best attention that its own has
+  std::string source;       // where the constants are from, in words
 
   friend bool operator==(const SoftwareStack&, const SoftwareStack&) = default;
 };

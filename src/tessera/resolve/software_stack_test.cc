@@ -18,6 +18,7 @@ using testing::HasSubstr;
 constexpr std::string_view kText = R"(
 [eager]
 issue = "15 us"
+collective = "100 us"
 attention = 0.5
 source = "a table"
 )";
@@ -27,6 +28,7 @@ TEST(SoftwareStack, IsReadBack) {
   ASSERT_EQ(stacks.size(), 1);
   EXPECT_EQ(stacks[0].name, "eager");
   EXPECT_DOUBLE_EQ(stacks[0].issue, 15e-6);
+  EXPECT_DOUBLE_EQ(stacks[0].collective, 100e-6);
   EXPECT_EQ(stacks[0].attention, 0.5);
   EXPECT_EQ(parse_stacks(to_toml(stacks[0]), "again").at(0), stacks[0]);
 }

@@ -39,9 +39,15 @@ SimulationEngine::SimulationEngine(const RankPrograms& ranks, const SimulationOp
   for (const TimedProgram& program : ranks.programs) {
     auto& streams = steps_.emplace_back(program.program->streams.size());
     std::uint32_t before = 0;
+    Ticks issued = 0;
     for (const IssueStep& step : program.order.steps) {
-      streams[step.stream].push_back({.step = program.order.index_of(step), .before = before});
+      const bool talks = step.works && std::ranges::any_of(program.pieces_of(step), &Piece::is_leg);
+      const bool joins = std::ranges::any_of(program.pieces_of(step), &Piece::in_bucket);
+      issued += talks && !joins ? options.issue_leg : 0;
+      streams[step.stream].push_back(
+          {.step = program.order.index_of(step), .before = before, .issued = issued});
       before += step.stream == 0 ? 1 : 0;
+      issued += joins ? 0 : options.issue;
     }
   }
   for (std::size_t c = 0; c < classes_.classes.size(); ++c) {
@@ -149,7 +155,10 @@ bool SimulationEngine::may_start(Lane& lane) {
   if (!std::ranges::all_of(state.program->order.waits_of(step_of(lane)), has_ended)) {
     return false;
   }
-  const Ticks issued = options_.issue * static_cast<Ticks>(next.step);
+  for (const StepIndex awaited : state.program->order.waits_of(step_of(lane))) {
+    hold_host(lane.c, next.issued, awaited);
+  }
+  const Ticks issued = state.held + next.issued;
   if (issued <= now_) {
     return true;
   }
@@ -158,6 +167,16 @@ bool SimulationEngine::may_start(Lane& lane) {
         {.time = issued, .of = static_cast<std::uint32_t>(lane.c), .version = Event::kWakes});
   }
   return false;
+}
+
+// A host waits for what its device sends and receives before it issues what comes after that.
+void SimulationEngine::hold_host(std::size_t c, Ticks issued, StepIndex awaited) {
+  ClassState& state = states_[c];
+  const TimedProgram& program = *state.program;
+  if (options_.issue > 0 &&
+      std::ranges::any_of(program.pieces_of(program.order.steps[awaited]), &Piece::is_transfer)) {
+    state.held = std::max(state.held, timeline_.classes[c].end[awaited] - issued);
+  }
 }
 
 void SimulationEngine::start(std::size_t index) {
@@ -201,7 +220,11 @@ void SimulationEngine::leave_piece(std::size_t index) {
 
 void SimulationEngine::end_step(std::size_t index) {
   Lane& lane = lanes_[index];
-  timeline(lane).end[(*lane.steps)[lane.next].step] = now_;
+  const LaneStep& step = (*lane.steps)[lane.next];
+  timeline(lane).end[step.step] = now_;
+  if (lane.stream == 0) {
+    hold_host(lane.c, step.issued + options_.issue, step.step);
+  }
   ++lane.next;
   lane.state = LaneState::kIdle;
   mark(lane.c);

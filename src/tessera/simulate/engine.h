@@ -32,6 +32,7 @@ class SimulationEngine {
   struct LaneStep {
     StepIndex step = 0;
     std::uint32_t before = 0;  // how many steps of stream 0 were issued before it
+    Ticks issued = 0;          // by a host that waits for nothing
   };
 
   // A stream of the ranks of a class.
@@ -74,6 +75,7 @@ class SimulationEngine {
     std::size_t first_lane = 0;
     std::size_t num_lanes = 0;
     bool changed = false;
+    Ticks held = 0;               // by how much waiting for transfers has made its host later
     std::int64_t num_native = 0;  // lanes at legs by a library, which take part of the device
   };
 
@@ -88,6 +90,7 @@ class SimulationEngine {
   void settle();
   void advance(std::size_t c);
   bool may_start(Lane& lane);
+  void hold_host(std::size_t c, Ticks issued, StepIndex awaited);
   void start(std::size_t index);
   void enter_piece(std::size_t index);
   void leave_piece(std::size_t index);

@@ -125,7 +125,7 @@ class RandomStep {
                     options);
   }
 
-  // All that all ranks do, one after the other.
+  // All that all ranks do, one after the other, and what their hosts take to issue it.
   double serialized() const {
     double sum = 0.0;
     for (std::size_t rank = 0; rank < num_ranks(); ++rank) {
@@ -138,7 +138,7 @@ class RandomStep {
       }
     }
     return sum / (1.0 - kCommShare) +
-           static_cast<double>(options_.issue *
+           static_cast<double>((options_.issue + options_.issue_leg) * num_kinds_ *
                                static_cast<Ticks>(programs_[0].pieces.size() + 99));
   }
 
@@ -200,6 +200,7 @@ class RandomStep {
       options_.slow[draw_.below(random_.mesh.num_ranks())] = 1.5;
     }
     options_.issue = draw_.with(0.2) ? 7 : 0;
+    options_.issue_leg = draw_.with(0.2) ? 11 : 0;
   }
 
   Draw draw_;

@@ -33,7 +33,10 @@ struct SimulationOptions {
   // Standard deviation of the ranks' speeds, over the speed. Those that wait for each other are as
   // slow as the slowest, which of n is expected to be standard_maximum(n) times as much slower.
   double spread = 0.0;
-  Ticks issue = 0;           // from one instruction to the next, of a rank's host
+  // From one instruction to the next, of a rank's host. It issues what waits for a transfer when
+  // that has ended, and buckets of states in no time, as there are few.
+  Ticks issue = 0;
+  Ticks issue_leg = 0;       // that it takes longer to issue what talks to others
   std::int64_t threads = 1;  // that compute, of a rank, where ranks share a host's cores
 };
 

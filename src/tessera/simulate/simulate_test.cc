@@ -82,6 +82,15 @@ TEST(Simulate, WaitsForTheHost) {
   step.add(0, {kernel(1)});
   const StepTimeline timeline = one_rank(step).simulate({.slow = {}, .issue = 10});
   EXPECT_THAT(timeline.classes[0].begin, ElementsAre(0, 10, 110));
+
+  // It issues what talks to others later, and all that comes after that.
+  TestRanks ranks({2}, {.data = 2});
+  TestStep talking;
+  talking.add(0, {collective(0, 0, 1, 0)});
+  talking.add(0, {kernel(1)});
+  ranks.add(talking, 2);
+  EXPECT_THAT(ranks.simulate({.slow = {}, .issue = 10, .issue_leg = 30}).classes[0].begin,
+              ElementsAre(30, 40));
 }
 
 // A group talks when the last of its ranks has come, and ends together.
@@ -193,6 +202,26 @@ TEST(Simulate, SendsFromRankToRank) {
             (CauseRow{.cause = Cause::kOthers, .ticks = 20}));
   // Four at a link of their node.
   EXPECT_EQ(pipeline_of_two(4, true).simulate().step, 50 + 40 + 20);
+}
+
+// What comes after a transfer is issued when that has ended: the host does not run ahead meanwhile.
+TEST(Simulate, HostsWaitForTransfers) {
+  const auto begins = [](std::size_t stream) {
+    TestRanks ranks({1, 2}, {.data = 1, .pipeline = 2});
+    TestStep first(2);
+    first.channel({"pipeline", 2}, 0, 1);
+    first.add(0, {kernel(50), send(0, 1, 10)});
+    TestStep second(2);
+    second.channel({"pipeline", 2}, 0, 1);
+    const EventId received = second.add(stream, {receive(0, 1, 10)});
+    second.add(0, {kernel(1)}, {received});
+    second.add(0, {kernel(1)});
+    ranks.add(first, 1);
+    ranks.add(second, 1);
+    return ranks.simulate({.slow = {}, .issue = 7}).of_rank(1).begin;
+  };
+  EXPECT_THAT(begins(0), ElementsAre(0, 60, 67));
+  EXPECT_THAT(begins(1), ElementsAre(0, 60, 67));
 }
 
 // A slow rank, and those that it meets, are no longer like the others.

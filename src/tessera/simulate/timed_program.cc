@@ -198,6 +198,7 @@ class Timing {
         const LegTime time =
             flat ? flat->of_leg(leg) : leg_time(cluster_.levels[piece.level], leg, style_);
         piece.native = style_ != CollectiveStyle::kOwn;
+        piece.in_bucket = style_ == CollectiveStyle::kBuckets && is_of_states(use);
         piece.ticks = to_ticks(time.latency);
         piece.moving = to_ticks(time.moving);
         piece.sent = leg.sent * static_cast<double>(count);

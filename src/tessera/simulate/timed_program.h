@@ -26,6 +26,7 @@ struct Piece {
 
   PieceKind kind = PieceKind::kStream;
   bool native = false;         // a leg by a library's algorithm, which takes part of the device
+  bool in_bucket = false;      // a leg of states that travel with others
   std::uint32_t partners = 0;  // of a collective, its axis in the mesh; of a transfer, a channel
   std::uint32_t level = 0;     // of the cluster, of a leg
   Ticks ticks = 0;             // of a kernel that is alone; of a leg, its latency
