@@ -25,6 +25,7 @@ constexpr auto kColumns = std::to_array<std::string_view>({"inter_GBps_per_gpu",
                                                            "attention",
                                                            "compiled",
                                                            "grad_reduce_dtype",
+                                                           "dropout",
                                                            "traits"});
 
 // Numbers and words, as a cell has them.

@@ -165,6 +165,15 @@ void read_machine(Cells& cells, const PublishedDefaults& defaults, PublishedRow&
   }
 }
 
+// By default where the system says so, and never in flash attention, of which no op drops any.
+bool has_dropout(Cells& cells, const PublishedDefaults& defaults, const PublishedRow& row) {
+  constexpr std::string_view kDropout = "dropout";
+  if (!cells.text(kDropout).empty()) {
+    return cells.text(kDropout) != "0" && cells.maybe_amount(kDropout).has_value();
+  }
+  return row.attention != "flash" && defaults.cell(row.system, kDropout) && cells.flag(kDropout);
+}
+
 }  // namespace
 
 PublishedRow read_published_row(const CsvTable& table,
@@ -181,8 +190,7 @@ PublishedRow read_published_row(const CsvTable& table,
   row.compiled = cells.word("compiled", kCompiled);
   row.dtype = cells.word("dtype", kDtypes);
   row.grad_reduce_dtype = cells.word("grad_reduce_dtype", kGradients);
-  const std::string& dropout = cells.text("dropout");
-  row.has_dropout = dropout != "0" && cells.maybe_amount("dropout").has_value();
+  row.has_dropout = has_dropout(cells, defaults, row);
   row.guesses = words_of(cells.text("guess"));
   row.seconds = cells.maybe_amount("target_step_s");
   row.assumed = cells.assumed();
