@@ -4,10 +4,11 @@
 #include <utility>
 
 #include "tessera/actions/schedules.h"
-#include "tessera/actions/timeline.h"
 #include "tessera/base/error.h"
+#include "tessera/cost/collective_time.h"
 #include "tessera/cost/constants.h"
 #include "tessera/mesh/placement.h"
+#include "tessera/plan/model_costs.h"
 #include "tessera/plan/run_layout.h"
 #include "tessera/planner/space.h"
 #include "tessera/resolve/explanation.h"
@@ -24,61 +25,17 @@ constexpr std::int64_t kProbed = 3;
 constexpr double kBoundless = 1e30;  // bytes
 
 // What of a bound's seconds and bytes counts: sums of a step in another order
-// than the simulator's differ by less.
-constexpr double kRounding = 1.0 - 1e-9;
+// than the simulator's, which rounds each to a picosecond, differ by less.
+constexpr double kRounding = 1.0 - 1e-6;
 
-double whole(const PartSeconds& part) {
-  return part.forward + part.backward;
-}
+// By how many bytes what a layer adds may differ from another's, for the arena's
+// alignment.
+constexpr std::int64_t kPadding = 4 * kArenaAlignment;
 
-// Where a stage of a named schedule is.
-std::int64_t rank_of(const PlanChoice& choice, std::int64_t stage) {
-  const bool is_v = choice.schedule == "zb-v" || choice.schedule == "dualpipe-v";
-  return is_v && stage >= choice.pipeline ? 2 * choice.pipeline - 1 - stage
-                                          : stage % choice.pipeline;
-}
-
-bool splits_backward(const PlanChoice& choice) {
-  return choice.schedule != "gpipe" && choice.schedule != "1f1b" &&
-         choice.schedule != "interleaved" && choice.schedule != "looped-bfs";
-}
-
-std::vector<ActionCosts> action_costs(const StepParts& parts,
-                                      const std::vector<std::int64_t>& layers) {
-  std::vector<ActionCosts> costs;
-  for (std::size_t stage = 0; stage < layers.size(); ++stage) {
-    const auto count = static_cast<double>(layers[stage]);
-    ActionCosts cost = {.forward = count * parts.layer.forward,
-                        .input_gradient = count * parts.layer.backward,
-                        .weight_gradient = 0.0};
-    const auto add = [&](const PartSeconds& part) {
-      cost.forward += part.forward;
-      cost.input_gradient += part.backward;
-    };
-    if (stage == 0) {
-      add(parts.embedding);
-    }
-    if (stage + 1 == layers.size()) {
-      add(parts.head);
-    }
-    costs.push_back(cost);
-  }
-  return costs;
-}
-
-// Of the rank that has most: one for each direction between a stage of its own and the next one of
-// another rank.
-std::int64_t least_channels(const PlanChoice& choice) {
-  std::vector<std::int64_t> channels(static_cast<std::size_t>(choice.pipeline), 0);
-  for (std::int64_t stage = 0; stage + 1 < std::ssize(choice.layers); ++stage) {
-    const std::int64_t from = rank_of(choice, stage);
-    const std::int64_t to = rank_of(choice, stage + 1);
-    if (from != to) {
-      channels[static_cast<std::size_t>(from)] += 2;
-      channels[static_cast<std::size_t>(to)] += 2;
-    }
-  }
-  return std::ranges::max(channels);
+// One rank that does the gradients of weights apart.
+PipelinePlan one_stage(std::int64_t microbatches, std::int64_t layers) {
+  return {.table = make_table({.schedule = PipelineSchedule::kZbH1, .microbatches = microbatches}),
+          .layers = {layers}};
 }
 
 bool is_refusal(const Error& error) {
@@ -148,23 +105,24 @@ std::vector<TimedProgram> PlannedRuns::timed(const RunConfig& config,
 }
 
 std::shared_ptr<const PlannedRuns::Probe> PlannedRuns::probe(const PlanChoice& choice,
-                                                             bool has_states) const {
+                                                             ProbeOf of) const {
+  const bool splits = choice.pipeline > 1 && schedule(choice)->splits_backward;
   PlanChoice probed = choice;
   probed.pipeline = 1;
   probed.schedule.clear();
   probed.chunks = 1;
   probed.num_microbatches = choice.num_microbatches == 1 ? 1 : kProbed;
-  if (!has_states && choice.data > 1) {
-    // Without gradients that are added up, which other ranks may do with a part
-    // of them.
-    probed.num_microbatches = 1;
+  if (of != ProbeOf::kStates && choice.data > 1) {
     probed.data = 1;
     probed.state = {};
+    // Other ranks may add up a part of the gradients.
+    probed.num_microbatches = of == ProbeOf::kSums ? probed.num_microbatches : 1;
   }
-  const std::string key = format("{} m{}", all_words(probed), probed.num_microbatches);
+  const std::string key =
+      format("{} m{}{}", all_words(probed), probed.num_microbatches, splits ? " split" : "");
   return probes_.get(key, [&]() -> Probe {
     try {
-      return make_probe(probed, choice.num_ranks());
+      return make_probe(probed, splits, choice.num_ranks());
     } catch (const Error& error) {
       if (!is_refusal(error)) {
         throw;
@@ -174,24 +132,35 @@ std::shared_ptr<const PlannedRuns::Probe> PlannedRuns::probe(const PlanChoice& c
   });
 }
 
-PlannedRuns::Probe PlannedRuns::make_probe(const PlanChoice& choice, std::int64_t ranks) const {
+PlannedRuns::Probe PlannedRuns::make_probe(const PlanChoice& choice,
+                                           bool splits_backward,
+                                           std::int64_t ranks) const {
   RunConfig config = with_choice(config_, choice);
   config.train.global_batch = choice.data * choice.microbatch * choice.num_microbatches;
   config.validation.every = 0;
   Probe made = {.microbatches = choice.num_microbatches, .data = choice.data};
+  LiveBytes live;
   const auto measure = [&](std::int64_t layers) {
     config.model.layers = layers;
     const RunConfig resolved = resolve(config, ConfigUse::kPlan);
-    const PlannedRun run = planned(resolved);
+    PlannedRun run = planned(resolved);
+    if (splits_backward) {
+      run.plan.pipeline = one_stage(choice.num_microbatches, layers);
+    }
     const RunPrograms programs = compile_run(run.plan, run.target);
     const TimedProgram program = timed(resolved, run, programs, ranks, cached_).front();
     made.parts = step_parts(program, spread(ranks));
+    made.ahead = ahead_seconds(program, spread(ranks));
     made.ends = step_ends(program, spread(ranks));
+    made.boundary = static_cast<double>(boundary_bytes(run.plan));
+    const LiveBytes few = std::exchange(live, live_bytes(*program.program));
+    made.bytes = layer_bytes(few, live);
     return step_sums(program, spread(ranks));
   };
   const StepSums few = measure(few_layers_);
   if (few_layers_ == num_layers_) {
     made.sums = few;
+    made.bytes = {};
     return made;
   }
   const StepSums more = measure(few_layers_ + period_);
@@ -203,6 +172,13 @@ PlannedRuns::Probe PlannedRuns::make_probe(const PlanChoice& choice, std::int64_
   return made;
 }
 
+// Of bound `number`.
+PlannedRuns::ProbeOf PlannedRuns::probe_of(const PlanChoice& choice, int number) const {
+  return number > 1                                      ? ProbeOf::kStates
+         : number == 1 && placement_of(choice).grad == 1 ? ProbeOf::kSums
+                                                         : ProbeOf::kWork;
+}
+
 std::shared_ptr<const ScheduleFacts> PlannedRuns::schedule(const PlanChoice& choice) const {
   return schedules_.get(
       format("{} p{} v{} m{}",
@@ -211,13 +187,15 @@ std::shared_ptr<const ScheduleFacts> PlannedRuns::schedule(const PlanChoice& cho
              choice.chunks,
              choice.num_microbatches),
       [&] {
-        ScheduleFacts facts = {.table =
-                                   make_table({.schedule = parse_pipeline_schedule(choice.schedule),
-                                               .ranks = choice.pipeline,
-                                               .chunks = choice.chunks,
-                                               .microbatches = choice.num_microbatches,
-                                               .slices = config_.pipeline.slices})};
-        facts.held = timeline(facts.table).held_by_rank;
+        const ActionTable table = make_table({.schedule = parse_pipeline_schedule(choice.schedule),
+                                              .ranks = choice.pipeline,
+                                              .chunks = choice.chunks,
+                                              .microbatches = choice.num_microbatches,
+                                              .slices = config_.pipeline.slices});
+        ScheduleFacts facts = {.order = run_order(table), .rank_of_stage = table.rank_of_stage};
+        facts.splits_backward = std::ranges::any_of(facts.order, [](const OrderedAction& action) {
+          return action.kind == ActionKind::kWeightGradient;
+        });
         return facts;
       });
 }
@@ -234,8 +212,7 @@ PlanBound PlannedRuns::bound(const PlanChoice& choice, int number) const {
 }
 
 PlanBound PlannedRuns::bound_or_throw(const PlanChoice& choice, int number) const {
-  const bool has_states = number > 1 && choice.data > 1;
-  const std::shared_ptr<const Probe> probe = this->probe(choice, has_states);
+  const std::shared_ptr<const Probe> probe = this->probe(choice, probe_of(choice, number));
   if (probe->is_refused) {
     return {.is_refused = true};
   }
@@ -245,11 +222,13 @@ PlanBound PlannedRuns::bound_or_throw(const PlanChoice& choice, int number) cons
     bound.seconds = single_seconds(choice, *probe);
     bytes = single_memory(choice, *probe);
   } else {
+    const std::shared_ptr<const Probe> held = this->probe(choice, ProbeOf::kSums);
     bound.seconds = pipeline_seconds(choice, *probe, number > 0);
-    bytes = pipeline_memory(choice, *probe, number > 0);
+    bytes = held->is_refused ? 0.0 : pipeline_memory(choice, *held, number > 0);
   }
   bound.seconds *= kRounding;
-  bound.memory = static_cast<std::int64_t>(bytes * kRounding);
+  bound.memory = std::max<std::int64_t>(
+      0, static_cast<std::int64_t>(bytes * kRounding) - num_layers_ * kPadding);
   bound.fits = limit_ == 0 || bound.memory <= most_memory(choice);
   return bound;
 }
@@ -261,8 +240,8 @@ std::int64_t PlannedRuns::most_memory(const PlanChoice& choice) const {
     return limit_;
   }
   const RunLayout layout = {.mesh = mesh_of(choice)};
-  return target_.arena_limit(
-      nccl_reserve_bytes(layout, config_.comm.overlap, least_channels(choice)));
+  return target_.arena_limit(nccl_reserve_bytes(
+      layout, config_.comm.overlap, choice.pipeline > 1 ? least_channels(choice) : 0));
 }
 
 Mesh PlannedRuns::mesh_of(const PlanChoice& choice) const {
@@ -283,52 +262,174 @@ double PlannedRuns::rank_seconds(const StreamSeconds& step, double idle) const {
 StreamSeconds PlannedRuns::all_of(const PlanChoice& choice,
                                   const Probe& probe,
                                   const StepSums& sums) const {
-  const auto m = static_cast<double>(choice.num_microbatches);
-  return probe.microbatches > 1
-             ? whole_step(sums, choice.num_microbatches)
-             : combine(m, sums.microbatches[0], update_share(choice, probe), sums.update);
+  const StreamSeconds work =
+      probe.microbatches > 1
+          ? all_microbatches(sums, choice.num_microbatches)
+          : combine(static_cast<double>(choice.num_microbatches), sums.microbatches[0], 0.0, {});
+  return combine(1.0, work, update_share(choice, probe), sums.update);
 }
 
 double PlannedRuns::single_seconds(const PlanChoice& choice, const Probe& probe) const {
   return rank_seconds(all_of(choice, probe, probe.sums), probe.ends.before + probe.ends.after);
 }
 
+// Ranks apply their updates when all have done their work: those of a pipeline
+// have one gradient norm.
 double PlannedRuns::pipeline_seconds(const PlanChoice& choice,
                                      const Probe& probe,
-                                     bool with_table) const {
-  const std::vector<ActionCosts> costs = action_costs(probe.parts, choice.layers);
-  const bool is_whole = config_.pipeline.slices == 1;
-  const bool is_joint = is_whole && !splits_backward(choice);
-  const double update = update_share(choice, probe) * probe.layer.update.main();
-  const StreamSeconds layer = all_of(choice, probe, probe.layer);
-  const auto m = static_cast<double>(choice.num_microbatches);
-  const auto ranks = static_cast<std::size_t>(choice.pipeline);
-  std::vector<StreamSeconds> work(ranks);
-  std::vector<double> idle(ranks,
-                           0.0);  // least seconds before and after its own work
-  std::vector<double> updates(ranks, 0.0);
-  double before = 0.0;  // of a microbatch in the stages before
-  for (std::size_t stage = 0; stage < costs.size(); ++stage) {
-    const auto rank = static_cast<std::size_t>(rank_of(choice, static_cast<std::int64_t>(stage)));
+                                     bool with_order) const {
+  const std::vector<StageSeconds> stages = stage_seconds(choice, probe);
+  double seconds = rank_bound(choice, probe, stages);
+  if (with_order && config_.pipeline.slices == 1) {
+    seconds = std::max(seconds, clock_bound(choice, probe, stages));
+  }
+  return seconds + applied_seconds(choice, probe);
+}
+
+// Of the rank that takes longest to apply its update.
+double PlannedRuns::applied_seconds(const PlanChoice& choice, const Probe& probe) const {
+  const StreamSeconds& layer = probe.layer.applied;
+  const double seconds = probe.data == choice.data ? std::max(layer.main(), layer.beside)
+                                                   : layer.main() * update_share(choice, probe);
+  return std::ranges::max(layers_of_ranks(choice)) * seconds;
+}
+
+std::vector<StageSeconds> PlannedRuns::stage_seconds(const PlanChoice& choice,
+                                                     const Probe& probe) const {
+  const StepSums& layer = probe.layer;
+  const bool has_states = probe.data == choice.data;
+  const double reduced =
+      probe.microbatches > 1
+          ? std::max(0.0, layer.microbatches[2].beside - layer.microbatches[1].beside)
+          : 0.0;
+  std::vector<StageSeconds> stages;
+  for (std::size_t stage = 0; stage < choice.layers.size(); ++stage) {
     const auto layers = static_cast<double>(choice.layers[stage]);
-    work[rank] = combine(1.0, work[rank], layers, layer);
-    work[rank].computing += stage == 0 ? m * whole(probe.parts.embedding) : 0.0;
-    work[rank].computing += stage + 1 == costs.size() ? m * whole(probe.parts.head) : 0.0;
-    updates[rank] += layers * update;
-    idle[rank] = stage < ranks && is_whole ? before : idle[rank];
-    before += is_joint ? total(costs[stage]) : costs[stage].forward;
+    const bool is_last = stage + 1 == choice.layers.size();
+    const auto call = [&](double PartSeconds::* part, std::size_t microbatch) {
+      const StepParts& parts = probe.part(microbatch);
+      return layers * parts.layer.*part + (stage == 0 ? parts.embedding.*part : 0.0) +
+             (is_last ? parts.head.*part : 0.0);
+    };
+    const auto calls = [&](double PartSeconds::* part) -> CallSeconds {
+      return {.first = call(part, 0), .between = call(part, 1), .last = call(part, 2)};
+    };
+    stages.push_back({.forward = calls(&PartSeconds::forward),
+                      .backward = calls(&PartSeconds::backward),
+                      .weight = calls(&PartSeconds::weight),
+                      .forward_ahead = layers > 0.0 ? probe.ahead.forward : kBoundless,
+                      .backward_ahead = layers > 0.0 ? probe.ahead.backward : kBoundless,
+                      .reduced = layers * reduced,
+                      .left_after = stage == 0 && has_states ? probe.ends.after : 0.0});
+  }
+  return stages;
+}
+
+// The rank that is busy longest, with what it waits for before its first and
+// after its last work.
+double PlannedRuns::rank_bound(const PlanChoice& choice,
+                               const Probe& probe,
+                               const std::vector<StageSeconds>& stages) const {
+  const std::shared_ptr<const ScheduleFacts> facts = schedule(choice);
+  const auto of_calls = [&](PartSeconds StepParts::* end) {
+    double seconds = 0.0;
+    for (double PartSeconds::* const part :
+         {&PartSeconds::forward, &PartSeconds::backward, &PartSeconds::weight}) {
+      seconds += CallSeconds{.first = probe.part(0).*end.*part,
+                             .between = probe.part(1).*end.*part,
+                             .last = probe.part(2).*end.*part}
+                     .all(choice.num_microbatches);
+    }
+    return seconds;
+  };
+  const StreamSeconds layer = combine(
+      1.0, all_of(choice, probe, probe.layer), -update_share(choice, probe), probe.layer.applied);
+  const std::vector<double> layers = layers_of_ranks(choice);
+  std::vector<double> ends(layers.size(), 0.0);  // of the embedding and the head
+  std::vector<double> idle(layers.size(), 0.0);
+  double before = 0.0;  // of a microbatch in the stages before
+  for (std::size_t stage = 0; stage < stages.size(); ++stage) {
+    const auto rank = static_cast<std::size_t>(facts->rank_of_stage[stage]);
+    ends[rank] += stage == 0 ? of_calls(&StepParts::embedding) : 0.0;
+    ends[rank] += stage + 1 == stages.size() ? of_calls(&StepParts::head) : 0.0;
+    idle[rank] = stage < layers.size() && config_.pipeline.slices == 1 ? before : idle[rank];
+    const CallSeconds& forward = stages[stage].forward;
+    const CallSeconds& backward = stages[stage].backward;
+    before += std::max(0.0, forward.first - stages[stage].forward_ahead);
+    before += facts->splits_backward
+                  ? 0.0
+                  : std::max(0.0,
+                             std::min({backward.first, backward.between, backward.last}) -
+                                 stages[stage].backward_ahead);
   }
   double seconds = 0.0;
-  for (std::size_t rank = 0; rank < ranks; ++rank) {
-    // While the backwards before its own are done, a rank may begin its update.
-    const double hidden = is_joint ? updates[rank] : 0.0;
-    seconds = std::max(seconds, rank_seconds(work[rank], std::max(0.0, idle[rank] - hidden)));
-  }
-  if (with_table && is_joint) {
-    seconds = std::max(
-        seconds, timeline(schedule(choice)->table, costs).makespan + std::ranges::min(updates));
+  for (std::size_t rank = 0; rank < layers.size(); ++rank) {
+    StreamSeconds work = combine(layers[rank], layer, 0.0, layer);
+    work.computing += ends[rank];
+    seconds = std::max(seconds, rank_seconds(work, idle[rank]));
   }
   return seconds;
+}
+
+// Of the order of all actions.
+double PlannedRuns::clock_bound(const PlanChoice& choice,
+                                const Probe& probe,
+                                const std::vector<StageSeconds>& stages) const {
+  const bool has_states = probe.data == choice.data;
+  const PipelineEnds ends = pipeline_ends(schedule(choice)->order,
+                                          stages,
+                                          choice.num_microbatches,
+                                          hop_seconds(choice, probe),
+                                          has_states ? probe.ends.before : 0.0);
+  const std::vector<double> layers = layers_of_ranks(choice);
+  const double norm = update_share(choice, probe) *
+                      std::max(0.0, probe.layer.update.main() - probe.layer.applied.main());
+  double seconds = 0.0;
+  for (std::size_t rank = 0; rank < layers.size(); ++rank) {
+    seconds = std::max({seconds, ends.work[rank] + layers[rank] * norm, ends.reduced[rank]});
+  }
+  return seconds;
+}
+
+// From the end of an action to what waits for it on another rank.
+double PlannedRuns::hop_seconds(const PlanChoice& choice, const Probe& probe) const {
+  const LegWork sent = {
+      .axis = "", .kind = CollectiveKind::kSend, .bytes = probe.boundary, .sent = probe.boundary};
+  double least = kBoundless;
+  for (const MeshAxis& axis : mesh_of(choice).axes) {
+    const auto level = std::ranges::find(cluster_.levels, axis.level, &Level::name);
+    if (axis.group == AxisGroup::kPipeline && level != cluster_.levels.end()) {
+      const LegTime time = leg_time(*level, sent, CollectiveStyle::kOwn);
+      least = std::min(least, time.latency + time.moving);
+    }
+  }
+  return least < kBoundless ? least : 0.0;
+}
+
+std::vector<double> PlannedRuns::layers_of_ranks(const PlanChoice& choice) const {
+  const std::shared_ptr<const ScheduleFacts> facts = schedule(choice);
+  std::vector<double> layers(static_cast<std::size_t>(choice.pipeline), 0.0);
+  for (std::size_t stage = 0; stage < choice.layers.size(); ++stage) {
+    layers[static_cast<std::size_t>(facts->rank_of_stage[stage])] +=
+        static_cast<double>(choice.layers[stage]);
+  }
+  return layers;
+}
+
+// Of the rank that has most: one for each direction between a stage of its own and
+// the next one of another rank.
+std::int64_t PlannedRuns::least_channels(const PlanChoice& choice) const {
+  const std::shared_ptr<const ScheduleFacts> facts = schedule(choice);
+  std::vector<std::int64_t> channels(static_cast<std::size_t>(choice.pipeline), 0);
+  for (std::size_t stage = 0; stage + 1 < facts->rank_of_stage.size(); ++stage) {
+    const std::int64_t from = facts->rank_of_stage[stage];
+    const std::int64_t to = facts->rank_of_stage[stage + 1];
+    if (from != to) {
+      channels[static_cast<std::size_t>(from)] += 2;
+      channels[static_cast<std::size_t>(to)] += 2;
+    }
+  }
+  return std::ranges::max(channels);
 }
 
 Placement PlannedRuns::placement_of(const PlanChoice& choice) const {
@@ -368,34 +469,64 @@ double PlannedRuns::state_bytes_of(const PlanChoice& choice,
 double PlannedRuns::single_memory(const PlanChoice& choice, const Probe& probe) const {
   const StepSums& sums = probe.sums;
   return std::max(state_bytes_of(choice, sums.parameters, sums.trained) + sums.activations,
-                  probe.data == choice.data ? sums.persistent + sums.activations : 0.0);
+                  probe.data == choice.data ? sums.persistent + sums.alive : 0.0);
+}
+
+std::vector<StageBytes> PlannedRuns::stage_bytes(const PlanChoice& choice,
+                                                 const Probe& probe) const {
+  const auto slices = static_cast<double>(config_.pipeline.slices);
+  const LayerBytes& layer = probe.bytes;
+  std::vector<StageBytes> stages;
+  for (std::size_t stage = 0; stage < choice.layers.size(); ++stage) {
+    const auto layers = static_cast<double>(choice.layers[stage]);
+    StageBytes bytes = {.kept = layers * layer.kept / slices, .left = layers * layer.left / slices};
+    if (config_.pipeline.slices == 1 && layers > 0.0) {
+      bytes.in_forward = (layers - 1.0) * layer.kept + layer.in_forward;
+      bytes.in_backward = layer.in_backward;
+    }
+    if (config_.pipeline.slices == 1 && stage + 1 == choice.layers.size()) {
+      bytes.in_forward = std::max(bytes.in_forward, bytes.kept + layer.head_forward);
+      bytes.in_backward = std::max(bytes.in_backward, layer.head_backward);
+    }
+    stages.push_back(bytes);
+  }
+  return stages;
 }
 
 // A rank keeps what its layers leave for backward of every microbatch in
 // flight.
 double PlannedRuns::pipeline_memory(const PlanChoice& choice,
                                     const Probe& probe,
-                                    bool with_table) const {
-  const auto ranks = static_cast<std::size_t>(choice.pipeline);
-  std::vector<std::int64_t> layers(ranks, 0);
-  std::vector<std::int64_t> fewest(ranks, num_layers_);
-  for (std::size_t stage = 0; stage < choice.layers.size(); ++stage) {
-    const auto rank = static_cast<std::size_t>(rank_of(choice, static_cast<std::int64_t>(stage)));
-    layers[rank] += choice.layers[stage];
-    fewest[rank] = std::min(fewest[rank], choice.layers[stage]);
+                                    bool with_order) const {
+  const std::shared_ptr<const ScheduleFacts> facts = schedule(choice);
+  const std::vector<StageBytes> stages = stage_bytes(choice, probe);
+  std::vector<double> held(static_cast<std::size_t>(choice.pipeline), 0.0);
+  if (with_order) {
+    held = pipeline_bytes(facts->order, stages);
+  } else {
+    for (std::size_t stage = 0; stage < stages.size(); ++stage) {
+      double& most = held[static_cast<std::size_t>(facts->rank_of_stage[stage])];
+      most = std::max({most, stages[stage].kept, stages[stage].in_forward});
+    }
   }
-  const std::shared_ptr<const ScheduleFacts> facts = with_table ? schedule(choice) : nullptr;
+  const std::vector<double> layers = layers_of_ranks(choice);
+  const auto rest = [&](double StepSums::* elements) {
+    return std::max(
+        0.0, probe.sums.*elements - static_cast<double>(num_layers_) * probe.layer.*elements);
+  };
+  const auto first = static_cast<std::size_t>(facts->rank_of_stage.front());
+  const auto last = static_cast<std::size_t>(facts->rank_of_stage.back());
   double most = 0.0;
-  for (std::size_t rank = 0; rank < ranks; ++rank) {
-    const auto count = static_cast<double>(layers[rank]);
-    const double held = facts ? static_cast<double>(facts->held[rank].forwards) /
-                                    static_cast<double>(config_.pipeline.slices)
-                              : 1.0;
-    const auto kept = static_cast<double>(fewest[rank]);
+  for (std::size_t rank = 0; rank < held.size(); ++rank) {
+    const auto elements = [&](double StepSums::* of) {
+      const double before = std::min(probe.sums.looked_up, rest(of));
+      return layers[rank] * probe.layer.*of + (rank == first ? before : 0.0) +
+             (rank == last ? rest(of) - before : 0.0);
+    };
     most = std::max(
         most,
-        state_bytes_of(choice, count * probe.layer.parameters, count * probe.layer.trained) +
-            held * kept * probe.layer.activations);
+        state_bytes_of(choice, elements(&StepSums::parameters), elements(&StepSums::trained)) +
+            held[rank]);
   }
   return most;
 }
@@ -404,9 +535,6 @@ PlanOutcome PlannedRuns::evaluate(const PlanChoice& choice) const {
   try {
     return evaluate_config(resolved(choice));
   } catch (const Error& error) {
-    if (error.code() == ErrorCode::kOutOfMemory) {
-      return {.fits = false, .limit = limit_};
-    }
     if (!is_refusal(error)) {
       throw;
     }
@@ -420,7 +548,19 @@ PlanOutcome PlannedRuns::evaluate_own(std::int64_t ranks) const {
   return evaluate_config(resolve(std::move(config), ConfigUse::kPlan));
 }
 
+// What cannot be written down does not fit.
 PlanOutcome PlannedRuns::evaluate_config(const RunConfig& config) const {
+  try {
+    return simulated(config);
+  } catch (const Error& error) {
+    if (error.code() != ErrorCode::kOutOfMemory) {
+      throw;
+    }
+    return {.fits = false, .limit = limit_};
+  }
+}
+
+PlanOutcome PlannedRuns::simulated(const RunConfig& config) const {
   const PlannedRun run = planned(config);
   const RunPrograms programs = compile_plan(config, run);
   const MemoryFit fit = planned_memory(config, run, programs).fit;

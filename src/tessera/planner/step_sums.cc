@@ -3,10 +3,13 @@
 #include <algorithm>
 #include <limits>
 #include <map>
+#include <set>
 #include <utility>
 #include <vector>
 
 #include "tessera/ir/state.h"
+#include "tessera/ops/all_ops.h"
+#include "tessera/planner/live_bytes.h"
 #include "tessera/program/program.h"
 
 namespace tessera {
@@ -44,6 +47,18 @@ void add(StreamSeconds& sum, const StreamSeconds& more) {
   sum = combine(1.0, sum, 1.0, more);
 }
 
+std::set<BufferId> looked_up_buffers(const Program& program) {
+  std::set<BufferId> buffers;
+  for (const Segment& segment : program.segments) {
+    for (const Instruction& instruction : segment.instructions) {
+      if (instruction.op->get_if<EmbeddingAttrs>() != nullptr) {
+        buffers.insert(instruction.operands[0].buffer);
+      }
+    }
+  }
+  return buffers;
+}
+
 void add_memory(const Program& program, StepSums& sums) {
   sums.arena = static_cast<double>(program.arena_bytes);
   for (const Buffer& buffer : program.buffers) {
@@ -56,11 +71,14 @@ void add_memory(const Program& program, StepSums& sums) {
       sums.activations = static_cast<double>(row.peak_bytes);
     }
   }
+  sums.alive = live_bytes(program).most;
+  const std::set<BufferId> tables = looked_up_buffers(program);
   for (const StateBinding& state : program.states) {
     if (state.state.role == StateRole::kParameter) {
       const auto count = static_cast<double>(state.tensor.type.num_elements());
       sums.parameters += count;
       sums.trained += find_state(program, state.name, StateRole::kMoment1) != nullptr ? count : 0.0;
+      sums.looked_up += tables.contains(state.tensor.buffer) ? count : 0.0;
     }
   }
 }
@@ -95,6 +113,51 @@ Passes pass_seconds(const TimedProgram& program, double spread) {
   return passes;
 }
 
+double PartSeconds::* part_of(Action action) {
+  return action == Action::kForward          ? &PartSeconds::forward
+         : action == Action::kWeightGradient ? &PartSeconds::weight
+                                             : &PartSeconds::backward;
+}
+
+// What the layers of a pass do before each needs what another one has made in it.
+class AheadOfPass {
+ public:
+  void add(const Instruction& instruction, double seconds) {
+    const std::int32_t layer = instruction.layer;
+    if (layer < 0) {
+      return;
+    }
+    const bool waits = std::ranges::any_of(instruction.operands, [&](const TensorRef& tensor) {
+      const auto maker = makers_.find(tensor.buffer);
+      return maker != makers_.end() && maker->second != layer;
+    });
+    Ahead& own = layers_[layer];
+    own.has_waited = own.has_waited || waits;
+    own.seconds += own.has_waited ? 0.0 : seconds;
+    for (const TensorRef& tensor : instruction.results) {
+      makers_[tensor.buffer] = layer;
+    }
+  }
+
+  // Of those that wait for another layer at all.
+  double most() const {
+    double most = 0.0;
+    for (const auto& [layer, own] : layers_) {
+      most = own.has_waited ? std::max(most, own.seconds) : most;
+    }
+    return most;
+  }
+
+ private:
+  struct Ahead {
+    double seconds = 0.0;
+    bool has_waited = false;
+  };
+
+  std::map<std::int32_t, Ahead> layers_;
+  std::map<BufferId, std::int32_t> makers_;  // the layers that wrote last, in this pass
+};
+
 double least_layer(const PassSeconds& pass) {
   double least = std::numeric_limits<double>::infinity();
   for (const auto& [layer, seconds] : pass.layers) {
@@ -121,19 +184,22 @@ StepSums combine(double x, const StepSums& a, double y, const StepSums& b) {
     return std::max(0.0, x * a.*part + y * b.*part);
   };
   StepSums sums = {.update = combine(x, a.update, y, b.update),
+                   .applied = combine(x, a.applied, y, b.applied),
                    .persistent = sum(&StepSums::persistent),
                    .activations = sum(&StepSums::activations),
+                   .alive = sum(&StepSums::alive),
                    .arena = sum(&StepSums::arena),
                    .parameters = sum(&StepSums::parameters),
-                   .trained = sum(&StepSums::trained)};
+                   .trained = sum(&StepSums::trained),
+                   .looked_up = sum(&StepSums::looked_up)};
   for (std::size_t i = 0; i < sums.microbatches.size(); ++i) {
     sums.microbatches[i] = combine(x, a.microbatches[i], y, b.microbatches[i]);
   }
   return sums;
 }
 
-StreamSeconds whole_step(const StepSums& sums, std::int64_t microbatches) {
-  StreamSeconds whole = combine(1.0, sums.update, 1.0, sums.microbatches[0]);
+StreamSeconds all_microbatches(const StepSums& sums, std::int64_t microbatches) {
+  StreamSeconds whole = sums.microbatches[0];
   if (microbatches > 1) {
     add(whole, sums.microbatches[2]);
     const auto between = static_cast<double>(microbatches - 2);
@@ -144,28 +210,46 @@ StreamSeconds whole_step(const StepSums& sums, std::int64_t microbatches) {
 
 StepSums step_sums(const TimedProgram& program, double spread) {
   StepSums sums;
+  bool is_applied = false;
   for (const IssueStep& step : program.order.steps) {
     const auto microbatch = static_cast<std::size_t>(program.program->calls[step.call].microbatch);
     const bool is_update = segment_of(program, step).code.action == Action::kUpdate;
-    add(is_update ? sums.update : sums.microbatches.at(microbatch),
-        seconds_of(program, step, spread));
+    const StreamSeconds seconds = seconds_of(program, step, spread);
+    add(is_update ? sums.update : sums.microbatches.at(microbatch), seconds);
+    is_applied =
+        is_applied || instruction_of(*program.program, step).op->get_if<AdamwAttrs>() != nullptr;
+    if (is_applied) {
+      add(sums.applied, seconds);
+    }
   }
   add_memory(*program.program, sums);
   return sums;
 }
 
-StepParts step_parts(const TimedProgram& program, double spread) {
-  const double none = std::numeric_limits<double>::infinity();
-  const PartSeconds most = {.forward = none, .backward = none};
-  StepParts parts = {.embedding = most, .layer = most, .head = most};
-  const auto take = [](double& least, double seconds) { least = std::min(least, seconds); };
+std::vector<StepParts> step_parts(const TimedProgram& program, double spread) {
+  std::vector<StepParts> parts(static_cast<std::size_t>(program.program->num_microbatches));
   for (const auto& [of, pass] : pass_seconds(program, spread)) {
-    const bool is_forward = of.second == Action::kForward;
-    take(is_forward ? parts.layer.forward : parts.layer.backward, least_layer(pass));
-    take(is_forward ? parts.embedding.forward : parts.head.backward, pass.before);
-    take(is_forward ? parts.head.forward : parts.embedding.backward, pass.after);
+    const auto& [microbatch, action] = of;
+    double PartSeconds::* const part = part_of(action);
+    const bool is_forward = action == Action::kForward;
+    StepParts& own = parts.at(static_cast<std::size_t>(microbatch));
+    own.layer.*part = least_layer(pass);
+    (is_forward ? own.embedding : own.head).*part = pass.before;
+    (is_forward ? own.head : own.embedding).*part = pass.after;
   }
   return parts;
+}
+
+AheadSeconds ahead_seconds(const TimedProgram& program, double spread) {
+  std::map<Action, AheadOfPass> passes;
+  for (const IssueStep& step : program.order.steps) {
+    const Action action = segment_of(program, step).code.action;
+    if (step.stream == 0 && !is_once(action) && call_of(*program.program, step).microbatch == 0) {
+      passes[action].add(instruction_of(*program.program, step),
+                         seconds_of(program, step, spread).main());
+    }
+  }
+  return {.forward = passes[Action::kForward].most(), .backward = passes[Action::kBackward].most()};
 }
 
 StepEnds step_ends(const TimedProgram& program, double spread) {

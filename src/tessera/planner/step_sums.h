@@ -1,8 +1,8 @@
 #pragma once
 
 #include <array>
-#include <cstddef>
 #include <cstdint>
+#include <vector>
 
 #include "tessera/simulate/timed_program.h"
 
@@ -31,30 +31,42 @@ struct StepSums {
   // The update; and the first microbatch, with what comes before, the second and the last of three,
   // or the only one.
   StreamSeconds update = {};
+  StreamSeconds applied = {};  // of the update, what waits for the gradient norm of all ranks
   std::array<StreamSeconds, 3> microbatches = {};
   double persistent = 0.0;   // bytes of states and inputs
   double activations = 0.0;  // bytes that are alive together
+  double alive = 0.0;        // likewise, of all that is not persistent
   double arena = 0.0;        // bytes of all
   double parameters = 0.0;   // elements of this rank's part, before slices are cut
   double trained = 0.0;      // of those, with gradients
+  double looked_up = 0.0;    // of the embedding, where states are whole
 };
 
 // x a + y b, of which nothing is below 0.
 StepSums combine(double x, const StepSums& a, double y, const StepSums& b);
 
-// All of a step of so many microbatches, of the sums of three or, for one, of one.
-StreamSeconds whole_step(const StepSums& sums, std::int64_t microbatches);
+// All but the update of a step of so many microbatches, of the sums of three or, for one, of one.
+StreamSeconds all_microbatches(const StepSums& sums, std::int64_t microbatches);
 
-// What a microbatch takes on stream 0 at least, part by part, in seconds.
+// What a microbatch takes on stream 0, part by part, in seconds. A backward is that of inputs alone
+// where gradients of weights are a work of their own.
 struct PartSeconds {
   double forward = 0.0;
   double backward = 0.0;
+  double weight = 0.0;
 };
 
 struct StepParts {
   PartSeconds embedding;
   PartSeconds layer;  // the least of all
   PartSeconds head;
+};
+
+// Of a layer's work, what needs nothing that another layer has made, the most of all: as what is
+// computed again.
+struct AheadSeconds {
+  double forward = 0.0;
+  double backward = 0.0;
 };
 
 // When stream 0 has nothing to do, whatever the number of layers: before its first kernel that
@@ -66,7 +78,9 @@ struct StepEnds {
 
 // `spread`: how many times as long kernels take as a mean rank's.
 StepSums step_sums(const TimedProgram& program, double spread);
-StepParts step_parts(const TimedProgram& program, double spread);
+// By microbatch.
+std::vector<StepParts> step_parts(const TimedProgram& program, double spread);
+AheadSeconds ahead_seconds(const TimedProgram& program, double spread);
 StepEnds step_ends(const TimedProgram& program, double spread);
 
 }  // namespace tessera
