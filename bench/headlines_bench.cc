@@ -47,7 +47,7 @@ double step_seconds(const Setting& setting) {
     const SoftwareStack stack =
         find_stack((configs / "stacks.toml").string() + ":" + setting.stack);
     cluster = with_stack(cluster, stack);
-    options.issue = to_ticks(stack.issue);
+    options = with_stack(options, stack);
   }
   RunConfig config = parse_run_config(setting.keys, "headline");
   config.cluster.file = file.string();

@@ -86,8 +86,7 @@ void PublishedSet::simulate(PublishedTable& table, const PublishedConstants& con
 double predicted_seconds(const PublishedTable::Row& row, const PublishedConstants& constants) {
   const SoftwareStack& stack = constants.stacks.at(row.run.stack);
   const Cluster cluster = with_stack(row_cluster(row.row, chip_of(row, constants)), stack);
-  return row.programs->step_seconds(
-      cluster, {.issue = to_ticks(stack.issue), .issue_leg = to_ticks(stack.collective)});
+  return row.programs->step_seconds(cluster, with_stack(SimulationOptions(), stack));
 }
 
 }  // namespace tessera

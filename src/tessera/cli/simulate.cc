@@ -111,9 +111,7 @@ SimulatedRun simulated_run(const RunArguments& arguments, const SimulateOptions&
 SimulationOptions simulation_options(const SimulateOptions& options) {
   SimulationOptions simulation = {.slow = slow_ranks(options.slow)};
   if (!options.stack.empty()) {
-    const SoftwareStack stack = find_stack(options.stack);
-    simulation.issue = to_ticks(stack.issue);
-    simulation.issue_leg = to_ticks(stack.collective);
+    simulation = with_stack(std::move(simulation), find_stack(options.stack));
   }
   return simulation;
 }

@@ -59,6 +59,7 @@ std::vector<Doubled> double_resources(const SimulatedRun& run, const SimulationO
   if (options.issue > 0) {
     SimulationOptions faster = options;
     faster.issue /= 2;
+    faster.issue_leg /= 2;
     doubled.push_back({.what = "speed at which hosts issue instructions",
                        .seconds = run.step_seconds(cluster, faster)});
   }

@@ -78,6 +78,12 @@ Cluster with_stack(Cluster cluster, const SoftwareStack& stack) {
   return cluster;
 }
 
+SimulationOptions with_stack(SimulationOptions options, const SoftwareStack& stack) {
+  options.issue = to_ticks(stack.issue);
+  options.issue_leg = to_ticks(stack.collective);
+  return options;
+}
+
 std::string to_toml(const SoftwareStack& stack) {
   return format("[{}]\nissue = {}\ncollective = {}\nattention = {}\nsource = {}\n",
                 stack.name,

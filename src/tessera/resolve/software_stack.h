@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "tessera/mesh/cluster.h"
+#include "tessera/simulate/simulate.h"
 
 namespace tessera {
 
@@ -30,8 +31,9 @@ std::vector<SoftwareStack> load_stacks(const std::filesystem::path& file);
 // has.
 SoftwareStack find_stack(std::string_view text);
 
-// The cluster as the kernels of the stack have it.
+// The cluster as the kernels of the stack have it, and the options as its host does.
 Cluster with_stack(Cluster cluster, const SoftwareStack& stack);
+SimulationOptions with_stack(SimulationOptions options, const SoftwareStack& stack);
 
 // As TOML; parses back to an equal stack.
 std::string to_toml(const SoftwareStack& stack);
