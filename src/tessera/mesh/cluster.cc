@@ -146,6 +146,12 @@ double read_price(const TomlSection& file) {
   return read_quantity(cost, "per_device_hour", kDollars, "2.50 USD");
 }
 
+double read_storage(const TomlSection& file) {
+  const TomlSection storage = require_table(file, "storage", "a section [storage]");
+  refuse_unknown_keys(storage, std::to_array<std::string>({"bandwidth"}));
+  return read_quantity(storage, "bandwidth", kBytesPerSecond, "100 GB/s");
+}
+
 std::string host_text(const HostSpec& host) {
   const std::string cache = host.cache_bytes == 0.0
                                 ? ""
@@ -184,7 +190,8 @@ Cluster parse_cluster(std::string_view text, std::string_view source) {
   const TomlSection file{table, source, ""};
   refuse_unknown_keys(
       file,
-      std::to_array<std::string>({"name", "device", "levels", "host", "noise", "cost", "source"}));
+      std::to_array<std::string>(
+          {"name", "device", "levels", "host", "noise", "cost", "storage", "source"}));
   Cluster cluster = {.name = read_text(file, "name"),
                      .device = read_device(require_table(file, "device", "a section [device]")),
                      .levels = read_levels(file),
@@ -197,6 +204,9 @@ Cluster parse_cluster(std::string_view text, std::string_view source) {
   }
   if (has(file, "cost")) {
     cluster.device_hour_usd = read_price(file);
+  }
+  if (has(file, "storage")) {
+    cluster.storage_bandwidth = read_storage(file);
   }
   if (has(file, "source")) {
     cluster.curve_source = read_source(file, cluster.device);
@@ -235,6 +245,10 @@ std::string to_toml(const Cluster& cluster) {
   text += cluster.device_hour_usd > 0.0 ? format("\n[cost]\nper_device_hour = {}\n",
                                                  toml_quantity(cluster.device_hour_usd, kDollars))
                                         : "";
+  text += cluster.storage_bandwidth > 0.0
+              ? format("\n[storage]\nbandwidth = {}\n",
+                       toml_quantity(cluster.storage_bandwidth, kBytesPerSecond))
+              : "";
   text += cluster.curve_source.empty()
               ? ""
               : format("\n[source]\ncurve = {}\n", toml_string(cluster.curve_source));

@@ -41,10 +41,11 @@ struct Cluster {
   DeviceSpec device;
   std::vector<Level> levels;  // innermost first; at least one
   HostSpec host = {};
-  double spread = 0.0;            // standard deviation of devices' speeds, over the speed
-  double device_hour_usd = 0.0;   // what a device costs
-  std::string curve_source = {};  // where the device's curve is from, in words
-  std::string source = {};        // the file that this was read from, for errors; empty: none
+  double spread = 0.0;             // standard deviation of devices' speeds, over the speed
+  double device_hour_usd = 0.0;    // what a device costs
+  double storage_bandwidth = 0.0;  // bytes/s at which all ranks together write a checkpoint
+  std::string curve_source = {};   // where the device's curve is from, in words
+  std::string source = {};         // the file that this was read from, for errors; empty: none
 
   // Product of the sizes of all levels.
   std::int64_t num_devices() const;

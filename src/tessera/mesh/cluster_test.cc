@@ -132,6 +132,9 @@ constexpr std::string_view kFull =
     "[cost]\n"
     "per_device_hour = \"2.5 USD\"\n"
     "\n"
+    "[storage]\n"
+    "bandwidth = \"100 GB/s\"\n"
+    "\n"
     "[source]\n"
     "curve = \"by hand\"\n";
 
@@ -163,6 +166,7 @@ TEST(ParseCluster, ReadsWhatMayBeLeftOut) {
       .host = {.cores = 2, .memory_bandwidth = 46.7e9},
       .spread = 0.002,
       .device_hour_usd = 2.5,
+      .storage_bandwidth = 100e9,
       .curve_source = "by hand",
       .source = "c.toml"};
   EXPECT_EQ(cluster, expected);
@@ -186,10 +190,12 @@ TEST(ParseCluster, RefusesUnknownKeysOfCurves) {
   EXPECT_EQ(refusal_of("cores", "core"),
             "c.toml:31:1: unknown key \"host.core\"; did you mean \"cores\"?");
   EXPECT_EQ(refusal_of("spread", "sigma"), "c.toml:35:1: unknown key \"noise.sigma\"");
+  EXPECT_EQ(refusal_of("[storage]\nbandwidth", "[storage]\nspeed"),
+            "c.toml:41:1: unknown key \"storage.speed\"");
   EXPECT_EQ(refusal_of("per_device_hour", "per_hour"),
             "c.toml:38:1: unknown key \"cost.per_hour\"");
   EXPECT_EQ(refusal_of("[source]\ncurve", "[source]\ncurves"),
-            "c.toml:41:1: unknown key \"source.curves\"; did you mean \"curve\"?");
+            "c.toml:44:1: unknown key \"source.curves\"; did you mean \"curve\"?");
 }
 
 TEST(ParseCluster, RefusesKeysThatContradictOthers) {

@@ -8,6 +8,7 @@
 #include "tessera/base/format.h"
 #include "tessera/base/units.h"
 #include "tessera/resolve/changed_keys.h"
+#include "tessera/resolve/whole_training.h"
 
 namespace tessera {
 namespace {
@@ -147,32 +148,34 @@ std::string run_text(const SimulationReport& report) {
                 flops_text(report));
 }
 
-// What training on `tokens` takes.
-struct Training {
-  double seconds = 0.0;
-  double device_hours = 0.0;
-  double usd = 0.0;  // 0: not known
-};
-
-Training training_of(const SimulationReport& report, double tokens) {
-  constexpr double kSecondsPerHour = 3600.0;
-  Training training = {.seconds = tokens / report.tokens_per_second()};
-  training.device_hours =
-      training.seconds / kSecondsPerHour * static_cast<double>(report.run.mesh().num_ranks());
-  training.usd = training.device_hours * report.run.cluster().device_hour_usd;
-  return training;
+WholeTraining training_of(const SimulationReport& report, double tokens) {
+  return whole_training(
+      *report.run.facts(), report.run.cluster(), tokens, report.tokens_per_second());
 }
 
 std::string training_text(const SimulationReport& report, double tokens) {
   constexpr double kSecondsPerDay = 86400.0;
-  const Training training = training_of(report, tokens);
-  return format("\n{} tokens take {:.4g} days without a stop, {} device hours{}\n",
-                format_count(tokens),
-                training.seconds / kSecondsPerDay,
-                format_grouped(static_cast<std::int64_t>(training.device_hours)),
-                training.usd > 0.0
-                    ? format(", {} USD", format_grouped(static_cast<std::int64_t>(training.usd)))
-                    : "");
+  const WholeTraining training = training_of(report, tokens);
+  const double seconds = training.seconds_of_checkpoint;
+  return format(
+      "\n{} tokens take {:.4g} days without a stop, {} device hours{}\n"
+      "  {} of {}, {}\n",
+      format_count(tokens),
+      training.seconds / kSecondsPerDay,
+      format_grouped(static_cast<std::int64_t>(training.device_hours)),
+      training.usd > 0.0
+          ? format(", {} USD", format_grouped(static_cast<std::int64_t>(training.usd)))
+          : "",
+      format_plural(training.num_checkpoints, "checkpoint"),
+      format_bytes(training.checkpoint_bytes),
+      seconds > 0.0 ? format("each written in {:.3g} s, {}",
+                             seconds,
+                             training.saves_in_background
+                                 ? "beside the training"
+                                 : format("which adds {:.3g} days",
+                                          seconds * static_cast<double>(training.num_checkpoints) /
+                                              kSecondsPerDay))
+                    : "whose time is not known: the cluster file has no [storage]");
 }
 
 double percent(Ticks part, Ticks whole) {
@@ -410,11 +413,16 @@ std::string simulation_json(const SimulationReport& report) {
     }
   }
   if (report.tokens && report.run.facts() != nullptr) {
-    const Training training = training_of(report, *report.tokens);
+    const WholeTraining training = training_of(report, *report.tokens);
+    const double seconds = training.seconds_of_checkpoint;
     json["training"] = {{"tokens", *report.tokens},
                         {"seconds", training.seconds},
                         {"device_hours", training.device_hours},
-                        {"usd", training.usd > 0.0 ? Object(training.usd) : Object()}};
+                        {"usd", training.usd > 0.0 ? Object(training.usd) : Object()},
+                        {"checkpoints", training.num_checkpoints},
+                        {"checkpoint_bytes", training.checkpoint_bytes},
+                        {"checkpoint_seconds", seconds > 0.0 ? Object(seconds) : Object()},
+                        {"saves_in_background", training.saves_in_background}};
   }
   if (report.samples) {
     json["samples"] = {{"count", report.samples->seconds.size()},

@@ -1,17 +1,13 @@
 #include "tessera/train/owed_saves.h"
 
 #include "tessera/base/elapsed.h"
+#include "tessera/resolve/whole_training.h"
 
 namespace tessera {
-namespace {
-
-constexpr double kUsualMinutes = 15;  // between saves, where nothing says how often
-
-}  // namespace
 
 OwedSaves::OwedSaves(const CheckpointSection& checkpoint)
     : every_(checkpoint.every),
-      minutes_(checkpoint.every_minutes.value_or(checkpoint.every == 0 ? kUsualMinutes : 0)) {}
+      minutes_(minutes_between_checkpoints(checkpoint)) {}
 
 void OwedSaves::note_step(std::int64_t step) {
   owes_save_ = owes_save_ || (every_ > 0 && step % every_ == 0);
