@@ -24,12 +24,22 @@ struct CallSeconds {
   }
 };
 
+// What another stream does in an action with states.
+struct BesideSeconds {
+  double gathers = 0.0;     // of what the action reads
+  double reductions = 0.0;  // of what it makes
+};
+
 struct StageSeconds {
+  double layers = 0.0;
   CallSeconds forward = {};
   CallSeconds backward = {};  // of inputs alone where that of weights is a work of its own
   CallSeconds weight = {};
   double forward_ahead = 0.0;  // of a forward, at most, what waits for no other stage
   double backward_ahead = 0.0;
+  BesideSeconds beside_forward = {};
+  BesideSeconds beside_backward = {};
+  BesideSeconds beside_weight = {};
   double reduced = 0.0;     // that another stream is busy with gradients, from the last call on
   double left_after = 0.0;  // likewise, after that call has ended
 };
@@ -40,14 +50,21 @@ struct PipelineEnds {
   std::vector<double> reduced;  // likewise, of gradients on another stream
 };
 
-// Ranks do their actions in order, of which each waits for the one of another stage; `hop` seconds
-// pass from one rank to another. `first_wait`: for which the rank of stage 0 waits at first. Every
-// stage has `calls` microbatches.
+struct PipelineRun {
+  std::int64_t calls = 1;   // microbatches of every stage
+  double hop = 0.0;         // seconds from one rank to another
+  double first_wait = 0.0;  // of the rank of stage 0, before its first action
+  std::int64_t overlap_layers =
+      1;  // by which another stream is ahead or behind, as overlap() has it
+};
+
+// Ranks do their actions in order, of which each waits for the one of another stage, and for what
+// another stream does for it. What is gathered for an action begins in the last layers of the
+// action before; all is there before it ends. What it reduces ends before its layers that come
+// after the window of overlap(), or those of the next action.
 PipelineEnds pipeline_ends(std::span<const OrderedAction> order,
                            std::span<const StageSeconds> stages,
-                           std::int64_t calls,
-                           double hop,
-                           double first_wait);
+                           const PipelineRun& run);
 
 // The bytes of the microbatches that a stage holds.
 struct StageBytes {

@@ -222,7 +222,8 @@ PlanBound PlannedRuns::bound_or_throw(const PlanChoice& choice, int number) cons
     bound.seconds = single_seconds(choice, *probe);
     bytes = single_memory(choice, *probe);
   } else {
-    const std::shared_ptr<const Probe> held = this->probe(choice, ProbeOf::kSums);
+    const std::shared_ptr<const Probe> held =
+        number > 0 ? this->probe(choice, ProbeOf::kSums) : probe;
     bound.seconds = pipeline_seconds(choice, *probe, number > 0);
     bytes = held->is_refused ? 0.0 : pipeline_memory(choice, *held, number > 0);
   }
@@ -314,11 +315,19 @@ std::vector<StageSeconds> PlannedRuns::stage_seconds(const PlanChoice& choice,
     const auto calls = [&](double PartSeconds::* part) -> CallSeconds {
       return {.first = call(part, 0), .between = call(part, 1), .last = call(part, 2)};
     };
-    stages.push_back({.forward = calls(&PartSeconds::forward),
+    const auto beside = [&](double PartSeconds::* part) -> BesideSeconds {
+      return {.gathers = layers * layer.gathers.*part,
+              .reductions = layers * layer.reductions.*part};
+    };
+    stages.push_back({.layers = layers,
+                      .forward = calls(&PartSeconds::forward),
                       .backward = calls(&PartSeconds::backward),
                       .weight = calls(&PartSeconds::weight),
                       .forward_ahead = layers > 0.0 ? probe.ahead.forward : kBoundless,
                       .backward_ahead = layers > 0.0 ? probe.ahead.backward : kBoundless,
+                      .beside_forward = beside(&PartSeconds::forward),
+                      .beside_backward = beside(&PartSeconds::backward),
+                      .beside_weight = beside(&PartSeconds::weight),
                       .reduced = layers * reduced,
                       .left_after = stage == 0 && has_states ? probe.ends.after : 0.0});
   }
@@ -378,9 +387,10 @@ double PlannedRuns::clock_bound(const PlanChoice& choice,
   const bool has_states = probe.data == choice.data;
   const PipelineEnds ends = pipeline_ends(schedule(choice)->order,
                                           stages,
-                                          choice.num_microbatches,
-                                          hop_seconds(choice, probe),
-                                          has_states ? probe.ends.before : 0.0);
+                                          {.calls = choice.num_microbatches,
+                                           .hop = hop_seconds(choice, probe),
+                                           .first_wait = has_states ? probe.ends.before : 0.0,
+                                           .overlap_layers = config_.comm.overlap_layers});
   const std::vector<double> layers = layers_of_ranks(choice);
   const double norm = update_share(choice, probe) *
                       std::max(0.0, probe.layer.update.main() - probe.layer.applied.main());
@@ -475,16 +485,18 @@ double PlannedRuns::single_memory(const PlanChoice& choice, const Probe& probe) 
 std::vector<StageBytes> PlannedRuns::stage_bytes(const PlanChoice& choice,
                                                  const Probe& probe) const {
   const auto slices = static_cast<double>(config_.pipeline.slices);
+  // Gradients of one microbatch lie elsewhere than those that are added up.
+  const bool has_peaks = config_.pipeline.slices == 1 && probe.microbatches > 1;
   const LayerBytes& layer = probe.bytes;
   std::vector<StageBytes> stages;
   for (std::size_t stage = 0; stage < choice.layers.size(); ++stage) {
     const auto layers = static_cast<double>(choice.layers[stage]);
     StageBytes bytes = {.kept = layers * layer.kept / slices, .left = layers * layer.left / slices};
-    if (config_.pipeline.slices == 1 && layers > 0.0) {
+    if (has_peaks && layers > 0.0) {
       bytes.in_forward = (layers - 1.0) * layer.kept + layer.in_forward;
       bytes.in_backward = layer.in_backward;
     }
-    if (config_.pipeline.slices == 1 && stage + 1 == choice.layers.size()) {
+    if (has_peaks && stage + 1 == choice.layers.size()) {
       bytes.in_forward = std::max(bytes.in_forward, bytes.kept + layer.head_forward);
       bytes.in_backward = std::max(bytes.in_backward, layer.head_backward);
     }

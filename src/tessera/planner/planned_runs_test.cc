@@ -52,6 +52,26 @@ TEST(PlannedRuns, BoundsAreBelowWhatIsSimulated) {
   }
 }
 
+// Of every schedule, on all numbers of pipeline ranks: one of `stride` plans.
+void expect_pipeline_bounds(std::uint64_t seed, std::int64_t ranks, std::size_t stride) {
+  const DrawnRun drawn(seed, ranks, 2 * ranks);
+  const PlannedRuns runs(drawn.config, drawn.cluster, ranks);
+  const std::vector<PlanChoice> space = drawn.space();
+  for (std::size_t i = seed % stride; i < space.size(); i += stride) {
+    if (space[i].pipeline > 1) {
+      SCOPED_TRACE(format("seed {}", seed));
+      expect_bounds(runs, space[i]);
+    }
+  }
+}
+
+TEST(PlannedRuns, BoundsOfPipelinesAreBelowWhatIsSimulated) {
+  for (std::uint64_t seed = 0; seed < 4; ++seed) {
+    expect_pipeline_bounds(seed, 4, 17);
+  }
+  expect_pipeline_bounds(1, 8, 41);
+}
+
 TEST(PlannedRuns, TheSearchFindsWhatAllPlansHave) {
   for (std::uint64_t seed = 0; seed < 1; ++seed) {
     const DrawnRun drawn(seed, 2, 4);

@@ -21,6 +21,9 @@ constexpr std::size_t kEvaluations = 2;
 // After so many turns without an evaluation the plan that seems fastest is evaluated all the same:
 // what is known to be fast leaves others out.
 constexpr int kPatience = 8;
+// Before any is known to be fast, those are evaluated whose bounds are so many times the lowest;
+// after half of the time, whatever they are.
+constexpr double kHope = 1.25;
 
 // Neighbours, whose first bounds have much in common, are one thread's.
 constexpr std::size_t kStride = 128;
@@ -94,7 +97,7 @@ class Search {
         result_.bounds[i] = problem_.bound(i, 0);
       }
     });
-    if (!options_.exhaustive) {
+    if (!options_.exhaustive && !is_late()) {
       evaluate_first();
     }
     for (std::size_t i = 0; i < problem_.size; ++i) {
@@ -104,31 +107,15 @@ class Search {
     }
   }
 
-  // Half of the time at most.
   void evaluate_first() {
     std::vector<std::size_t> plans = problem_.first;
-    const auto bound = [&](std::size_t plan) { return result_.bounds[plan].seconds; };
-    if (!plans.empty()) {
-      std::ranges::stable_sort(plans.begin() + 1, plans.end(), {}, bound);
-    }
     std::erase_if(plans, [&](std::size_t plan) {
       return result_.bounds[plan].is_refused || !result_.bounds[plan].fits;
     });
-    for (auto next = plans.begin(); next != plans.end();) {
-      std::vector<std::size_t> batch;
-      for (; next != plans.end() && batch.size() < kEvaluations; ++next) {
-        if (bound(*next) < best()) {
-          batch.push_back(*next);
-        }
-      }
-      for_each(batch.size(), options_.threads, [&](std::size_t i) {
-        result_.outcomes[batch[i]] = problem_.evaluate(batch[i]);
-      });
-      std::ranges::for_each(batch, [&](std::size_t plan) { add(plan); });
-      if (seconds_since(start_) > options_.seconds / 2) {
-        return;
-      }
-    }
+    for_each(plans.size(), options_.threads, [&](std::size_t i) {
+      result_.outcomes[plans[i]] = problem_.evaluate(plans[i]);
+    });
+    std::ranges::for_each(plans, [&](std::size_t plan) { add(plan); });
   }
 
   void keep(const Candidate& candidate) {
@@ -210,11 +197,19 @@ class Search {
     return top;
   }
 
+  // Whether the plan that seems fastest is worth an evaluation, though others may be faster.
+  bool is_worth(const Candidate& near) {
+    const Candidate& low = lowest()->top();
+    const bool is_hasty = seconds_since(start_) > options_.seconds / 2;
+    return result_.fastest ? turns_ >= kPatience || is_ready(low)
+                           : near.seconds < kHope * low.seconds || is_hasty;
+  }
+
   std::vector<Candidate> next_batch() {
     std::vector<Candidate> batch;
     std::size_t evaluations = 0;
     Heap* const near = nearest();
-    if (near != nullptr && (!result_.fastest || turns_ >= kPatience || is_ready(lowest()->top()))) {
+    if (near != nullptr && is_worth(near->top())) {
       batch.push_back(pop(*near));
       evaluations += is_ready(batch.back()) ? 1 : 0;
     }

@@ -179,12 +179,23 @@ StreamSeconds combine(double x, const StreamSeconds& a, double y, const StreamSe
           .beside_native = sum(&StreamSeconds::beside_native)};
 }
 
+PartSeconds combine(double x, const PartSeconds& a, double y, const PartSeconds& b) {
+  const auto sum = [&](double PartSeconds::* part) {
+    return std::max(0.0, x * a.*part + y * b.*part);
+  };
+  return {.forward = sum(&PartSeconds::forward),
+          .backward = sum(&PartSeconds::backward),
+          .weight = sum(&PartSeconds::weight)};
+}
+
 StepSums combine(double x, const StepSums& a, double y, const StepSums& b) {
   const auto sum = [&](double StepSums::* part) {
     return std::max(0.0, x * a.*part + y * b.*part);
   };
   StepSums sums = {.update = combine(x, a.update, y, b.update),
                    .applied = combine(x, a.applied, y, b.applied),
+                   .gathers = combine(x, a.gathers, y, b.gathers),
+                   .reductions = combine(x, a.reductions, y, b.reductions),
                    .persistent = sum(&StepSums::persistent),
                    .activations = sum(&StepSums::activations),
                    .alive = sum(&StepSums::alive),
@@ -211,11 +222,18 @@ StreamSeconds all_microbatches(const StepSums& sums, std::int64_t microbatches) 
 StepSums step_sums(const TimedProgram& program, double spread) {
   StepSums sums;
   bool is_applied = false;
+  const std::size_t second = program.program->num_microbatches > 1 ? 1 : 0;
   for (const IssueStep& step : program.order.steps) {
     const auto microbatch = static_cast<std::size_t>(program.program->calls[step.call].microbatch);
-    const bool is_update = segment_of(program, step).code.action == Action::kUpdate;
+    const Action action = segment_of(program, step).code.action;
     const StreamSeconds seconds = seconds_of(program, step, spread);
-    add(is_update ? sums.update : sums.microbatches.at(microbatch), seconds);
+    add(action == Action::kUpdate ? sums.update : sums.microbatches.at(microbatch), seconds);
+    if (microbatch == second && !is_once(action)) {
+      const bool gathers =
+          instruction_of(*program.program, step).op->get_if<GatherSlicesAttrs>() != nullptr;
+      PartSeconds& sum = gathers ? sums.gathers : sums.reductions;
+      sum.*part_of(action) += seconds.beside;
+    }
     is_applied =
         is_applied || instruction_of(*program.program, step).op->get_if<AdamwAttrs>() != nullptr;
     if (is_applied) {

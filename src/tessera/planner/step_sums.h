@@ -25,6 +25,14 @@ struct StreamSeconds {
 // x a + y b, of which nothing is below 0.
 StreamSeconds combine(double x, const StreamSeconds& a, double y, const StreamSeconds& b);
 
+// Of a microbatch, in seconds. A backward is that of inputs alone
+// where gradients of weights are a work of their own.
+struct PartSeconds {
+  double forward = 0.0;
+  double backward = 0.0;
+  double weight = 0.0;
+};
+
 // What a step amounts to, that of a model of few layers: numbers that grow evenly with the layers,
 // so that those of two models tell those of a third.
 struct StepSums {
@@ -33,6 +41,9 @@ struct StepSums {
   StreamSeconds update = {};
   StreamSeconds applied = {};  // of the update, what waits for the gradient norm of all ranks
   std::array<StreamSeconds, 3> microbatches = {};
+  // Of the other stream, in the second microbatch or the only one: gathers, and all else.
+  PartSeconds gathers = {};
+  PartSeconds reductions = {};
   double persistent = 0.0;   // bytes of states and inputs
   double activations = 0.0;  // bytes that are alive together
   double alive = 0.0;        // likewise, of all that is not persistent
@@ -48,14 +59,7 @@ StepSums combine(double x, const StepSums& a, double y, const StepSums& b);
 // All but the update of a step of so many microbatches, of the sums of three or, for one, of one.
 StreamSeconds all_microbatches(const StepSums& sums, std::int64_t microbatches);
 
-// What a microbatch takes on stream 0, part by part, in seconds. A backward is that of inputs alone
-// where gradients of weights are a work of their own.
-struct PartSeconds {
-  double forward = 0.0;
-  double backward = 0.0;
-  double weight = 0.0;
-};
-
+// What a microbatch takes on stream 0, part by part.
 struct StepParts {
   PartSeconds embedding;
   PartSeconds layer;  // the least of all
