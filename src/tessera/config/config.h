@@ -26,8 +26,13 @@ RunConfig load_run_config(const std::filesystem::path& path,
 RunConfig parse_run_config(std::string_view text, std::string_view source);
 
 // Sets one key from "--section.key=value". Strings need no quotes; a list is a TOML array, or bare
-// text for a list of one. Errors: kInvalidConfig naming the override.
+// text for a list of one. "--section.key=" leaves a key out that may be. Errors: kInvalidConfig
+// naming the override.
 void apply_override(RunConfig& config, std::string_view override);
+
+// The override that sets the key ("section.key") to what `config` has. Errors: kInvalidConfig for
+// an unknown key.
+std::string override_text(const RunConfig& config, std::string_view key);
 
 // Checks the values against each other. A relation between model dims is checked where both are
 // set, so the caller that fills them in from a flavor validates again. Errors: kInvalidConfig.

@@ -218,10 +218,30 @@ void apply_override(RunConfig& config, std::string_view override) {
   const ConfigSection& section = find_section(sections, override.substr(2, dot - 2), override);
   const ConfigKey& key =
       find_key(sections, section, override.substr(dot + 1, equals - dot - 1), override);
-  at_key(override, section, key, [&] {
-    key.set(config, override_value(override.substr(equals + 1), key));
-  });
-  config.origins.places[format("{}.{}", section.name, key.name)] = override;
+  const std::string full_name = format("{}.{}", section.name, key.name);
+  const std::string_view value = override.substr(equals + 1);
+  if (value.empty() && key.leave_out) {
+    key.leave_out(config);
+    config.origins.places.erase(full_name);
+    return;
+  }
+  at_key(override, section, key, [&] { key.set(config, override_value(value, key)); });
+  config.origins.places[full_name] = override;
+}
+
+std::string override_text(const RunConfig& config, std::string_view key) {
+  const std::vector<ConfigSection> sections = schema();
+  const std::size_t dot = std::min(key.find('.'), key.size());
+  const ConfigSection& section = find_section(sections, key.substr(0, dot), key);
+  const std::string_view name = key.substr(std::min(dot + 1, key.size()));
+  const std::optional<ConfigValue> value = find_key(sections, section, name, key).get(config);
+  std::string text;
+  if (value) {
+    const auto* const words = std::get_if<std::string>(&value->data);
+    const bool is_bare = words != nullptr && !words->starts_with('"') && !words->starts_with('\'');
+    text = is_bare ? *words : to_toml(*value);
+  }
+  return format("--{}={}", key, text);
 }
 
 namespace {

@@ -237,6 +237,43 @@ TEST(Override, Lists) {
   EXPECT_THAT(with_override("--data.files=[]").data.files, ElementsAre());
 }
 
+// As though nobody had said it; keys that always have a value take none.
+TEST(Override, NothingLeavesAKeyOut) {
+  RunConfig config;
+  for (const char* const text : {"--pipeline.chunks=2",
+                                 "--pipeline.layers=[1, 2]",
+                                 "--state.param=4",
+                                 "--comm.reduction=ordered"}) {
+    apply_override(config, text);
+  }
+  for (const char* const text :
+       {"--pipeline.chunks=", "--pipeline.layers=", "--state.param=", "--comm.reduction="}) {
+    apply_override(config, text);
+  }
+  EXPECT_EQ(config, RunConfig());
+  EXPECT_TRUE(config.origins.places.empty());
+  EXPECT_EQ(override_error("--train.steps="),
+            "--train.steps=: train.steps: found , which is not a TOML value, expected integer from "
+            "1 to 2147483647");
+}
+
+// What is written of a key is read back as the same.
+TEST(Override, OfWhatAConfigHas) {
+  RunConfig config;
+  config.pipeline.layers = std::vector<std::int64_t>{3, 5};
+  config.state.wire_param = "bf16 int8";
+  config.memory.recompute = Recompute::kAttention;
+  EXPECT_EQ(override_text(config, "pipeline.layers"), "--pipeline.layers=[3, 5]");
+  EXPECT_EQ(override_text(config, "pipeline.chunks"), "--pipeline.chunks=");
+  RunConfig other;
+  other.pipeline.chunks = 7;
+  for (const char* const key :
+       {"pipeline.layers", "pipeline.chunks", "state.wire_param", "memory.recompute"}) {
+    apply_override(other, override_text(config, key));
+  }
+  EXPECT_EQ(other, config);
+}
+
 TEST(Override, Errors) {
   EXPECT_EQ(override_error("--train.steps=abc"),
             "--train.steps=abc: train.steps: found abc, which is not a TOML value, expected "

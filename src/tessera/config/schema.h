@@ -24,6 +24,8 @@ struct ConfigKey {
   std::function<void(RunConfig&, const ConfigValue& value)> set = nullptr;
   // Nothing when the key is left out.
   std::function<std::optional<ConfigValue>(const RunConfig&)> get = nullptr;
+  // Of a key that may be left out: makes it so. Else null.
+  std::function<void(RunConfig&)> leave_out = nullptr;
   // Of a list of tables: the keys of each table; `get` gives their defaults, and there is no `set`.
   std::vector<ConfigKey> columns = {};
 };

@@ -27,6 +27,7 @@ struct Row {
   ConfigKey key;
   std::function<void(S&, const ConfigValue&)> set;
   std::function<std::optional<ConfigValue>(const S&)> get;
+  std::function<void(S&)> leave_out = nullptr;  // null: it always has a value
 };
 
 template <class S, class T>
@@ -47,7 +48,8 @@ Row<S> row(std::string_view name,
           .get = [=](const S& section) -> std::optional<ConfigValue> {
             const std::optional<T>& held = section.*member;
             return held ? std::optional(codec.write(*held)) : std::nullopt;
-          }};
+          },
+          .leave_out = [=](S& section) { (section.*member).reset(); }};
 }
 
 // The error of a table's entry: with its place in the file, where there is one.
@@ -140,6 +142,11 @@ ConfigSection section(std::string_view name,
       set(config.*member, v);
     };
     key.get = [=, get = row.get](const RunConfig& config) { return get(config.*member); };
+    if (row.leave_out) {
+      key.leave_out = [=, leave_out = row.leave_out](RunConfig& config) {
+        leave_out(config.*member);
+      };
+    }
     result.keys.push_back(std::move(key));
   }
   return result;
