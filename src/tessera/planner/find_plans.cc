@@ -43,13 +43,25 @@ std::optional<PlanChoice> choice_of_file(const RunConfig& config,
   return std::nullopt;
 }
 
-// What is known soon leaves much out: the run file's plan, where the space has it.
+// Whether it keeps little and is simple, so that it is likely to fit.
+bool is_plain(const PlanChoice& choice) {
+  return choice.recompute && choice.microbatch == 1 && !is_marked(choice) &&
+         (choice.data == 1 || choice.state.preset == "fsdp" || choice.state.preset == "zero1") &&
+         !choice.state.degrees && (choice.pipeline == 1 || choice.schedule == "1f1b");
+}
+
+// The run file's plan, and plain ones of every mesh, of which one that fits is soon found.
 std::vector<std::size_t> first_plans(const std::vector<PlanChoice>& space,
                                      const std::optional<PlanChoice>& own) {
-  const auto found = own ? std::ranges::find(space, *own) : space.end();
-  return found == space.end()
-             ? std::vector<std::size_t>()
-             : std::vector<std::size_t>{static_cast<std::size_t>(found - space.begin())};
+  std::vector<std::size_t> first;
+  for (std::size_t i = 0; i < space.size(); ++i) {
+    if (space[i] == own) {
+      first.insert(first.begin(), i);
+    } else if (is_plain(space[i])) {
+      first.push_back(i);
+    }
+  }
+  return first;
 }
 
 std::vector<RankedPlan> ranked(const std::vector<PlanChoice>& space, const SearchResult& found) {

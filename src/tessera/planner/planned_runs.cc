@@ -106,7 +106,8 @@ std::vector<TimedProgram> PlannedRuns::timed(const RunConfig& config,
 
 std::shared_ptr<const PlannedRuns::Probe> PlannedRuns::probe(const PlanChoice& choice,
                                                              ProbeOf of) const {
-  const bool splits = choice.pipeline > 1 && schedule(choice)->splits_backward;
+  const bool splits =
+      of != ProbeOf::kTotals && choice.pipeline > 1 && schedule(choice)->splits_backward;
   PlanChoice probed = choice;
   probed.pipeline = 1;
   probed.schedule.clear();
@@ -174,7 +175,8 @@ PlannedRuns::Probe PlannedRuns::make_probe(const PlanChoice& choice,
 
 // Of bound `number`.
 PlannedRuns::ProbeOf PlannedRuns::probe_of(const PlanChoice& choice, int number) const {
-  return number > 1                                      ? ProbeOf::kStates
+  return number == 0                                     ? ProbeOf::kTotals
+         : number > 1                                    ? ProbeOf::kStates
          : number == 1 && placement_of(choice).grad == 1 ? ProbeOf::kSums
                                                          : ProbeOf::kWork;
 }

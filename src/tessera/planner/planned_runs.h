@@ -59,7 +59,8 @@ class PlannedRuns {
  private:
   // What a model of few layers without a pipeline is compiled with.
   enum class ProbeOf : std::uint8_t {
-    kWork,    // one data rank and one microbatch
+    kTotals,  // one data rank and one microbatch, no work of it apart
+    kWork,    // likewise, with weight gradients apart where the plan's are
     kSums,    // likewise, with gradients that are added up where the plan's are
     kStates,  // the plan's data ranks and placement
   };

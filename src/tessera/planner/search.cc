@@ -97,7 +97,7 @@ class Search {
         result_.bounds[i] = problem_.bound(i, 0);
       }
     });
-    if (!options_.exhaustive && !is_late()) {
+    if (!options_.exhaustive) {
       evaluate_first();
     }
     for (std::size_t i = 0; i < problem_.size; ++i) {
@@ -107,15 +107,31 @@ class Search {
     }
   }
 
+  // Until one fits, half of the time at most.
   void evaluate_first() {
     std::vector<std::size_t> plans = problem_.first;
+    const auto bound = [&](std::size_t plan) { return result_.bounds[plan].seconds; };
+    if (!plans.empty()) {
+      std::ranges::stable_sort(plans.begin() + 1, plans.end(), {}, bound);
+    }
     std::erase_if(plans, [&](std::size_t plan) {
       return result_.bounds[plan].is_refused || !result_.bounds[plan].fits;
     });
-    for_each(plans.size(), options_.threads, [&](std::size_t i) {
-      result_.outcomes[plans[i]] = problem_.evaluate(plans[i]);
-    });
-    std::ranges::for_each(plans, [&](std::size_t plan) { add(plan); });
+    for (auto next = plans.begin(); next != plans.end();) {
+      std::vector<std::size_t> batch;
+      for (; next != plans.end() && batch.size() < kEvaluations; ++next) {
+        if (bound(*next) < best()) {
+          batch.push_back(*next);
+        }
+      }
+      for_each(batch.size(), options_.threads, [&](std::size_t i) {
+        result_.outcomes[batch[i]] = problem_.evaluate(batch[i]);
+      });
+      std::ranges::for_each(batch, [&](std::size_t plan) { add(plan); });
+      if (result_.fastest || seconds_since(start_) > options_.seconds / 2) {
+        return;
+      }
+    }
   }
 
   void keep(const Candidate& candidate) {
