@@ -357,9 +357,18 @@ TEST_F(ExplainTest, SaysWhatTheSlowestLevelCarries) {
               20554567680.0 * 0.002);
   EXPECT_THAT(text("topo", "--run.seed=1"),
               AllOf(HasSubstr("\n  on cluster, the slowest: updates 4.70 GiB, gradients 1.21 GiB"),
-                    HasSubstr("state.wire_update = \"int8\" would send 2.38 GiB of them")));
+                    HasSubstr("state.wire_update = \"int8\" would send 2.38 GiB of them"),
+                    HasSubstr("on the wire: parameters int8 (of topo), gradients int4 (of topo), "
+                              "updates as it is;")));
   EXPECT_THAT(text("topo", "--state.wire_update=int8"),
-              AllOf(HasSubstr("updates 2.38 GiB"), Not(HasSubstr("would send"))));
+              AllOf(HasSubstr("updates 2.38 GiB"),
+                    HasSubstr("gradients int4 (of topo), updates int8;"),
+                    Not(HasSubstr("would send"))));
+  // As published, both hops of a step are quantized: 0.75 of the bytes of bf16, and scales.
+  EXPECT_THAT(text("topo-int8", "--run.seed=1"),
+              AllOf(HasSubstr("\n  on cluster, the slowest: updates 2.38 GiB, gradients 1.21 GiB"),
+                    HasSubstr("updates int8 (of topo-int8);"),
+                    Not(HasSubstr("would send"))));
   EXPECT_THAT(text("fsdp", "--run.seed=1"), Not(HasSubstr("would send")));
 }
 

@@ -333,7 +333,7 @@ TEST_F(RanksTest, RefusesDegreesThatDoNotFit) {
 
 // What `explain` says that a rank sends in a step is what every step counts, by level and class.
 TEST_F(RanksTest, ExplainKnowsWhatIsSent) {
-  for (const std::string state : {"topo", "zeropp"}) {
+  for (const std::string state : {"topo", "topo-int8", "zeropp"}) {
     const std::vector<std::string> overrides = {"--parallel.ranks=8",
                                                 "--parallel.tensor=2",
                                                 "--train.microbatch=1",

@@ -369,7 +369,7 @@ TEST(Wires, QuantizedTrainingFollowsFullPrecision) {
   ASSERT_GT(progress(full), 3.0F);
   for (const Scheme& scheme :
        {Scheme{"zeropp", {.param = int8, .secondary = {}, .grad = int4, .update = {}}},
-        Scheme{"topo", {.param = int8, .secondary = {}, .grad = int4, .update = int8}},
+        Scheme{"topo-int8", preset("topo-int8", run.mesh).wires},
         Scheme{"fsdp", {.param = int8, .secondary = int8, .grad = int4, .update = {}}}}) {
     run.placement = preset(scheme.name, run.mesh).placement;
     run.wires = scheme.wires;

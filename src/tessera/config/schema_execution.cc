@@ -89,8 +89,8 @@ ConfigSection state() {
            codec::text(),
            "\"ddp\", \"zero1\", \"zero2\", \"zero3\" or \"fsdp\", \"hsdp@LEVEL\" or "
            "\"mics@LEVEL\", which are one, \"shard-grad-op\", \"zeropp\", which needs a level "
-           "\"node\", \"topo\", which needs levels \"pair\" and \"node\". With one data rank all "
-           "are the same."),
+           "\"node\", \"topo\" or \"topo-int8\", which need levels \"pair\" and \"node\". With one "
+           "data rank all are the same."),
        row("param", &S::param, codec::degree(), "Parameters at rest. Left out: the preset's."),
        row("secondary",
            &S::secondary,
@@ -117,16 +117,16 @@ ConfigSection state() {
            "\"bf16\", \"int8\" or \"int4\", or one of these four for each level, innermost first, "
            "with "
            "spaces between (\"f32 bf16 int4\"). "
-           "Left out: the preset's, which is int8 for zeropp and topo, else full."),
+           "Left out: the preset's, which is int8 for zeropp, topo and topo-int8, else full."),
        row("wire_grad",
            &S::wire_grad,
            codec::text(),
-           "The same for reduced gradients: int4 for zeropp and topo."),
+           "The same for reduced gradients: int4 for zeropp, topo and topo-int8."),
        row("wire_update",
            &S::wire_update,
            codec::text(),
            "The same for updated parameters on their way from master weights that are cut more "
-           "than they are. Left out: full."),
+           "than they are. Left out: int8 for topo-int8, else full."),
        row("wire_block",
            &S::wire_block,
            codec::between(2, 256),

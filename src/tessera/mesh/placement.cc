@@ -174,7 +174,7 @@ PlacementPreset preset(std::string_view name, const Mesh& mesh) {
     placement = {n, 1, n, n};
   } else if (name == "zeropp") {
     placement = {n, level("node"), n, n};
-  } else if (name == "topo") {
+  } else if (name == "topo" || name == "topo-int8") {
     const std::int64_t pair = level("pair");
     placement = {pair, pair, level("node"), n};
   }
@@ -186,6 +186,7 @@ PlacementPreset preset(std::string_view name, const Mesh& mesh) {
                                           "shard-grad-op",
                                           "zeropp",
                                           "topo",
+                                          "topo-int8",
                                           "hsdp@LEVEL",
                                           "mics@LEVEL"};
   TESSERA_REQUIRE(placement.has_value(),
@@ -196,10 +197,13 @@ PlacementPreset preset(std::string_view name, const Mesh& mesh) {
                   join(known),
                   join(mesh.levels));
   PlacementPreset result = {.placement = *placement, .wires = {}, .notes = std::move(notes)};
-  if (name == "zeropp" || name == "topo") {
+  if (name == "zeropp" || name == "topo" || name == "topo-int8") {
     result.wires.param.formats = {WireFormat::kInt8};
     result.wires.secondary.formats = {WireFormat::kInt8};
     result.wires.grad.formats = {WireFormat::kInt4};
+  }
+  if (name == "topo-int8") {
+    result.wires.update.formats = {WireFormat::kInt8};
   }
   return result;
 }

@@ -77,8 +77,8 @@ struct PlacementPreset {
 // The placement of that name, as (param, secondary, grad, optimizer):
 //   ddp (1,1,1,1)   zero1 (1,1,1,N)   zero2 (1,1,N,N)   zero3, fsdp (N,N,N,N)
 //   hsdp@LEVEL, mics@LEVEL (S,S,S,S), S the degree of that level
-//   shard-grad-op (N,1,N,N)   zeropp (N,node,N,N)   topo (pair,pair,node,N)
-// The last two send weights in int8 and gradients in int4, the others in their own dtype.
+//   shard-grad-op (N,1,N,N)   zeropp (N,node,N,N)   topo, topo-int8 (pair,pair,node,N)
+// The last three send weights in int8, gradients in int4; topo-int8, as published, updates in int8.
 // A level's degree counts the data and context ranks inside it.
 // Errors: kInvalidConfig for an unknown preset or level, with those that exist.
 PlacementPreset preset(std::string_view name, const Mesh& mesh);

@@ -58,7 +58,8 @@ TEST(Preset, DegreesOfEachName) {
                                                      {"hsdp@cluster", {128, 128, 128, 128}},
                                                      {"shard-grad-op", {128, 1, 128, 128}},
                                                      {"zeropp", {128, 8, 128, 128}},
-                                                     {"topo", {2, 2, 8, 128}}};
+                                                     {"topo", {2, 2, 8, 128}},
+                                                     {"topo-int8", {2, 2, 8, 128}}};
   for (const auto& [name, placement] : expected) {
     const PlacementPreset found = preset(name, frontier());
     EXPECT_EQ(found.placement, placement) << name;
@@ -86,12 +87,13 @@ TEST(Preset, NotesLevelsThatCollapse) {
 TEST(Preset, NamesWhatExists) {
   EXPECT_EQ(preset_error("zero4"),
             "unknown state preset \"zero4\"; did you mean \"zero1\"?; the presets are: ddp, zero1, "
-            "zero2, zero3, fsdp, shard-grad-op, zeropp, topo, hsdp@LEVEL, mics@LEVEL, where LEVEL "
-            "is one of: pair, node, cluster");
-  EXPECT_EQ(preset_error("sharded_data"),
-            "unknown state preset \"sharded_data\"; the presets are: ddp, zero1, zero2, zero3, "
-            "fsdp, shard-grad-op, zeropp, topo, hsdp@LEVEL, mics@LEVEL, where LEVEL is one of: "
-            "pair, node, cluster");
+            "zero2, zero3, fsdp, shard-grad-op, zeropp, topo, topo-int8, hsdp@LEVEL, mics@LEVEL, "
+            "where LEVEL is one of: pair, node, cluster");
+  EXPECT_EQ(
+      preset_error("sharded_data"),
+      "unknown state preset \"sharded_data\"; the presets are: ddp, zero1, zero2, zero3, "
+      "fsdp, shard-grad-op, zeropp, topo, topo-int8, hsdp@LEVEL, mics@LEVEL, where LEVEL is one "
+      "of: pair, node, cluster");
   EXPECT_EQ(
       preset_error("hsdp@nodes"),
       "no level \"nodes\"; did you mean \"node\"?; the levels of the cluster are: pair, node, "
@@ -281,15 +283,13 @@ TEST(StateTraffic, MovesBetweenNodesWhatIsPublished) {
   EXPECT_EQ(inter_node({"topo", 2, 0}, codes, kM, 4), 0.75);
   EXPECT_EQ(inter_node({"zeropp", 1, 1}, codes, kM, 1), 0.75);
   // With an f32 scale for each block of 256: 260/512 and 132/512 of 16 bits.
-  const Wire int8 = {.formats = {WireFormat::kInt8}};
-  const Wire int4 = {.formats = {WireFormat::kInt4}};
-  const WireBytes scaled =
-      wire_bytes({.param = int8, .secondary = int8, .grad = int4, .update = int8},
-                 kM / 2,
-                 DType::kBF16,
-                 frontier());
-  EXPECT_EQ(inter_node({"topo", 2, 0}, scaled, kM, 4), 0.5078125 + 0.2578125);
-  EXPECT_EQ(inter_node({"zeropp", 1, 1}, scaled, kM, 1), 0.5078125 + 0.2578125);
+  const auto wires_of = [&](std::string_view name) {
+    return wire_bytes(preset(name, frontier()).wires, kM / 2, DType::kBF16, frontier());
+  };
+  EXPECT_EQ(inter_node({"topo-int8", 2, 0}, wires_of("topo-int8"), kM, 4), 0.5078125 + 0.2578125);
+  EXPECT_EQ(inter_node({"zeropp", 1, 1}, wires_of("zeropp"), kM, 1), 0.5078125 + 0.2578125);
+  // Its updates in full.
+  EXPECT_EQ(inter_node({"topo", 2, 0}, wires_of("topo"), kM, 4), 1.0 + 0.2578125);
 }
 
 // 12 ranks on two levels: 3 * 12 * 256 elements once padded.

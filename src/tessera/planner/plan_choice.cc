@@ -21,9 +21,13 @@ std::string list_text(const std::vector<std::int64_t>& numbers) {
 
 // What a preset's wires are where no key says them: they stay when the preset goes.
 void keep_preset_wires(StateSection& state) {
-  if (state.preset == "zeropp" || state.preset == "topo") {
+  const bool is_published = state.preset == "topo-int8";
+  if (state.preset == "zeropp" || state.preset == "topo" || is_published) {
     state.wire_param = state.wire_param.value_or("int8");
     state.wire_grad = state.wire_grad.value_or("int4");
+  }
+  if (is_published) {
+    state.wire_update = state.wire_update.value_or("int8");
   }
 }
 

@@ -84,8 +84,12 @@ std::string mesh_text(const Mesh& mesh) {
   return text;
 }
 
-std::string wire_text(const Wire& wire) {
-  return wire.formats.empty() ? "as it is" : to_string(wire.formats);
+// With whose they are, where no key says them.
+std::string wire_text(const Wire& wire,
+                      const std::optional<std::string>& key,
+                      const std::string& preset) {
+  return wire.formats.empty() ? "as it is"
+                              : to_string(wire.formats) + (key ? "" : format(" (of {})", preset));
 }
 
 // How many elements share a scale, where any format has scales.
@@ -117,10 +121,11 @@ std::string placement_text(const Explanation& facts) {
              placement.grad,
              placement.optimizer);
   const StateWires& wires = layout.wires;
+  const StateSection& state = facts.config.state;
   text += format("on the wire: parameters {}, gradients {}, updates {}{}\n",
-                 wire_text(wires.param),
-                 wire_text(wires.grad),
-                 wire_text(wires.update),
+                 wire_text(wires.param, state.wire_param, state.preset),
+                 wire_text(wires.grad, state.wire_grad, state.preset),
+                 wire_text(wires.update, state.wire_update, state.preset),
                  scales_text(wires));
   for (const std::string& note : facts.notes) {
     text += format("note: {}\n", note);
@@ -250,8 +255,8 @@ std::string purposes_text(const LevelTraffic& level) {
   return text;
 }
 
-// Where updates are most of what the slowest level carries, and travel as they are: the presets
-// leave state.wire_update alone.
+// Where updates are most of what the slowest level carries, and travel as they are: of the presets
+// topo-int8 alone says how they do.
 std::string update_text(const Explanation& facts, const LevelTraffic& level) {
   const auto most = std::ranges::max_element(level.by_purpose);
   const std::int64_t updates =
@@ -266,9 +271,10 @@ std::string update_text(const Explanation& facts, const LevelTraffic& level) {
   const std::int64_t then =
       wire_bytes({.format = WireFormat::kInt8, .block = wire.block}, kElements);
   return format(
-      "  updates travel in full: state.wire_update = \"int8\" would send {} of them, rounded\n",
-      format_bytes(static_cast<std::int64_t>(
-          static_cast<double>(updates) * static_cast<double>(then) / static_cast<double>(now))));
+      "  updates travel in full: state.wire_update = \"int8\" would send {} of them, rounded{}\n",
+      format_bytes(static_cast<std::int64_t>(static_cast<double>(updates) *
+                                             static_cast<double>(then) / static_cast<double>(now))),
+      facts.config.state.preset == "topo" ? ": topo-int8, the published scheme" : "");
 }
 
 // Nothing where ranks of this place send nothing.
