@@ -265,15 +265,17 @@ TEST(LoadRunConfig, AWarmupOfAFileFitsShortRuns) {
 
 TEST(LoadRunConfig, RecipesTakeAnyNumberOfSteps) {
   int recipes = 0;
-  for (const auto& entry : std::filesystem::directory_iterator(
-           std::filesystem::path(TESSERA_SOURCE_DIR) / "configs/runs")) {
-    for (const std::string steps : {"1", "2", "10", "60", "1000"}) {
-      EXPECT_NO_THROW(load_run_config(entry.path(), std::vector{"--train.steps=" + steps}))
-          << entry.path();
+  for (const std::string folder : {"configs/runs", "configs/recipes"}) {
+    for (const auto& entry :
+         std::filesystem::directory_iterator(std::filesystem::path(TESSERA_SOURCE_DIR) / folder)) {
+      for (const std::string steps : {"1", "2", "10", "60", "1000"}) {
+        EXPECT_NO_THROW(load_run_config(entry.path(), std::vector{"--train.steps=" + steps}))
+            << entry.path();
+      }
+      ++recipes;
     }
-    ++recipes;
   }
-  EXPECT_GE(recipes, 3);
+  EXPECT_GE(recipes, 11);
 }
 
 TEST(LoadConfig, FileOverridesAndValidation) {
