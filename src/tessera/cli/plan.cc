@@ -38,7 +38,8 @@ PlannerOptions planner_options(const PlanOptions& options) {
                      .threads =
                          options.threads > 0 ? options.threads : static_cast<int>(usable_cores()),
                      .exhaustive = options.exhaustive},
-          .allowed = parse_allowed(options.allow)};
+          .allowed = parse_allowed(options.allow),
+          .why = options.why};
 }
 
 RunConfig load_planned(const std::filesystem::path& file,
@@ -75,7 +76,7 @@ void plan_one(const RunConfig& config, const PlanOptions& options) {
   std::string text =
       options.json ? plans_json(found, config, cluster) : plans_text(found, config, cluster);
   if (!options.why.empty()) {
-    text += why_text(found, config, cluster, planner, options.why);
+    text += why_text(found, config, cluster, planner);
   }
   if (!options.write.empty()) {
     write_file_atomic(options.write, best_run_file(found, config, cluster));
@@ -99,20 +100,19 @@ void plan_sweep(const RunConfig& config, const PlanOptions& options) {
   const Cluster cluster = load_cluster(config.cluster.file);
   std::vector<PlanSweepRow> rows;
   for (const std::string& value : sweep.values) {
-    PlanSweepRow row = {.ranks = value};
-    try {
+    rows.push_back(plan_sweep_row(value, cluster, planner_options(options), [&] {
       RunConfig with_ranks = config;
       apply_override(with_ranks, "--parallel.ranks=" + value);
-      row.found = find_plans(with_ranks, cluster, planner_options(options));
-    } catch (const Error& error) {
-      if (error.code() != ErrorCode::kInvalidConfig && error.code() != ErrorCode::kOutOfMemory) {
-        throw;
-      }
-      row.problem = error.message();
-    }
-    rows.push_back(std::move(row));
+      return with_ranks;
+    }));
   }
-  print(options.json ? plan_sweep_json(rows, cluster) : plan_sweep_text(rows, cluster));
+  if (std::ranges::none_of(rows, [](const PlanSweepRow& row) { return row.row.problem.empty(); })) {
+    fail(ErrorCode::kInvalidConfig,
+         "--sweep={}: no value has a plan: {}",
+         options.sweep,
+         rows.front().row.problem);
+  }
+  print(options.json ? plan_sweep_json(sweep, rows) : plan_sweep_text(sweep, rows));
 }
 
 }  // namespace
@@ -148,7 +148,8 @@ void add_plan(CLI::App& app) {
       .add_option(
           "--allow",
           options->allow,
-          "Also plans whose numbers differ: a list of int8 and int4, on the wire, and float8")
+          "Also plans whose numbers differ: a list of int8 and int4, on the wire, and float8; "
+          "overlap: also state one or two layers ahead")
       ->type_name("FORMATS");
   command
       .add_option("--why",

@@ -16,8 +16,9 @@ namespace tessera {
 
 struct PlannerOptions {
   SearchOptions search = {};
-  AllowedFormats allowed = {};
-  std::string_view words = {};  // that a plan of the space has; empty: any (has_words())
+  AllowedChoices allowed = {};
+  std::string_view words = {};  // that each plan has which is looked at; empty: any (has_words())
+  std::string_view why = {};    // that some plan of the space must have, before any is looked at
 };
 
 struct RankedPlan {
@@ -35,10 +36,14 @@ struct FoundPlans {
   std::int64_t cut = 0;
   std::int64_t open = 0;
   std::int64_t simulated = 0;
-  double took = 0.0;                    // seconds
-  double lower = 0.0;                   // no plan is faster
-  bool ran_out = false;                 // of time
-  std::vector<RankedPlan> plans;        // simulated: the proposed one, then by their time
+  double took = 0.0;                     // seconds
+  double lower = 0.0;                    // no plan is faster
+  bool ran_out = false;                  // of time
+  std::vector<RankedPlan> plans;         // simulated: the proposed one, then by their time
+  std::int64_t tied = 1;                 // of `plans`, the first: within 1 % of the fastest
+  std::string tied_by = {};              // what put plan 1 before the others of these
+  std::optional<RankedPlan> least = {};  // where none fits: of those that were tried
+  std::string refusal = {};             // of the first plan that cannot be compiled: which, and why
   std::optional<PlanOutcome> own = {};  // of the run file's plan
   std::string own_problem = {};         // why there is none
 
@@ -50,11 +55,20 @@ struct FoundPlans {
 std::int64_t planned_ranks(const RunConfig& config, const Cluster& cluster);
 
 // `config` as file and command line have it, for the devices of `cluster`, whose file it names.
-// Among plans that are within 1 % of what is proven to be fastest, the proposed one has the fewest
-// axes, then takes least memory. Errors: kInvalidConfig; kOutOfMemory, with the plan that takes
-// least and what it needs, where none fits.
+// The space has the plan of `config`, too, where it makes one. Among plans that are within 1 % of
+// the fastest that was found, the proposed one changes no numbers, then has the fewest axes, then
+// takes least memory. Errors: kInvalidConfig; kOutOfMemory, with the plan that takes least and what
+// it needs, where none fits.
 FoundPlans find_plans(const RunConfig& config,
                       const Cluster& cluster,
                       const PlannerOptions& options);
+
+// The same, but where none fits there are no plans, and `least`.
+FoundPlans find_plans_or_least(const RunConfig& config,
+                               const Cluster& cluster,
+                               const PlannerOptions& options);
+
+// `config` without a limit of its own for memory.
+RunConfig without_limit(RunConfig config);
 
 }  // namespace tessera

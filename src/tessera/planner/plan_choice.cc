@@ -1,22 +1,26 @@
 #include "tessera/planner/plan_choice.h"
 
 #include <algorithm>
+#include <array>
+#include <cstddef>
 
 #include "tessera/base/format.h"
+#include "tessera/config/config.h"
 
 namespace tessera {
 namespace {
 
+// All that with_choice() may change.
+constexpr std::array<std::string_view, 21> kSettledKeys = {
+    "parallel.ranks",    "parallel.data",       "parallel.tensor",  "parallel.pipeline",
+    "pipeline.schedule", "pipeline.chunks",     "pipeline.layers",  "pipeline.slices",
+    "state.preset",      "state.param",         "state.secondary",  "state.secondary_use",
+    "state.grad",        "state.optimizer",     "state.wire_param", "state.wire_grad",
+    "state.wire_update", "comm.overlap_layers", "float8.recipe",    "memory.recompute",
+    "train.microbatch"};
+
 std::string degree_text(std::int64_t degree) {
   return format("{}", degree);
-}
-
-std::string list_text(const std::vector<std::int64_t>& numbers) {
-  std::string text;
-  for (const std::int64_t number : numbers) {
-    text += format("{}{}", text.empty() ? "[" : ", ", number);
-  }
-  return text + "]";
 }
 
 // What a preset's wires are where no key says them: they stay when the preset goes.
@@ -57,6 +61,12 @@ void choose_state(StateSection& state, const StateChoice& choice) {
   }
 }
 
+// "bf16 int8" as a part of a word.
+std::string formats_word(std::string formats) {
+  std::ranges::replace(formats, ' ', '/');
+  return formats;
+}
+
 }  // namespace
 
 RunConfig with_choice(RunConfig config, const PlanChoice& choice) {
@@ -65,7 +75,8 @@ RunConfig with_choice(RunConfig config, const PlanChoice& choice) {
   config.parallel.tensor = choice.tensor;
   config.parallel.pipeline = choice.pipeline;
   config.train.microbatch = choice.microbatch;
-  config.memory.recompute = choice.recompute ? Recompute::kFull : Recompute::kNone;
+  config.memory.recompute = choice.recompute;
+  config.comm.overlap_layers = choice.overlap_layers;
   if (choice.pipeline > 1) {
     config.pipeline.schedule = choice.schedule;
     config.pipeline.chunks = choice.chunks;
@@ -74,43 +85,24 @@ RunConfig with_choice(RunConfig config, const PlanChoice& choice) {
     config.pipeline = {};
   }
   choose_state(config.state, choice.state);
+  if (choice.data == 1) {
+    // Nothing travels, and formats of several levels would be of none.
+    config.state.wire_param.reset();
+    config.state.wire_grad.reset();
+    config.state.wire_update.reset();
+  }
   if (choice.float8) {
     config.float8.recipe = Float8Recipe::kRowwise;
   }
   return config;
 }
 
-std::vector<std::string> choice_overrides(const PlanChoice& choice) {
+std::vector<std::string> choice_overrides(const RunConfig& config, const PlanChoice& choice) {
+  const RunConfig chosen = with_choice(config, choice);
   std::vector<std::string> list;
-  const auto set = [&](std::string_view key, std::string_view value) {
-    list.push_back(format("--{}={}", key, value));
-  };
-  set("parallel.ranks", degree_text(choice.num_ranks()));
-  set("parallel.tensor", degree_text(choice.tensor));
-  set("parallel.pipeline", degree_text(choice.pipeline));
-  if (choice.pipeline > 1) {
-    set("pipeline.schedule", choice.schedule);
-    set("pipeline.chunks", degree_text(choice.chunks));
-    set("pipeline.layers", list_text(choice.layers));
+  for (const std::string_view key : kSettledKeys) {
+    list.push_back(override_text(chosen, key));
   }
-  set("state.preset", choice.state.preset);
-  if (const std::optional<Placement>& degrees = choice.state.degrees) {
-    set("state.param", degree_text(degrees->param));
-    set("state.secondary", degree_text(degrees->secondary));
-    set("state.grad", degree_text(degrees->grad));
-    set("state.optimizer", degree_text(degrees->optimizer));
-  }
-  if (!choice.state.wire_param.empty()) {
-    set("state.wire_param", choice.state.wire_param);
-  }
-  if (!choice.state.wire_grad.empty()) {
-    set("state.wire_grad", choice.state.wire_grad);
-  }
-  if (choice.float8) {
-    set("float8.recipe", "rowwise");
-  }
-  set("memory.recompute", choice.recompute ? "full" : "none");
-  set("train.microbatch", degree_text(choice.microbatch));
   return list;
 }
 
@@ -130,8 +122,9 @@ std::string state_words(const PlanChoice& choice) {
                          degrees->optimizer)
                 : format("({},{},{})", degrees->param, degrees->grad, degrees->optimizer);
   }
-  words += state.wire_param.empty() ? "" : format(" param-{}!", state.wire_param);
-  words += state.wire_grad.empty() ? "" : format(" grad-{}!", state.wire_grad);
+  words += choice.overlap_layers == 1 ? "" : format(" o{}", choice.overlap_layers);
+  words += state.wire_param.empty() ? "" : format(" param-{}!", formats_word(state.wire_param));
+  words += state.wire_grad.empty() ? "" : format(" grad-{}!", formats_word(state.wire_grad));
   return words + (choice.float8 ? " float8!" : "");
 }
 
@@ -143,7 +136,7 @@ std::string schedule_words(const PlanChoice& choice) {
 }
 
 std::string recompute_words(const PlanChoice& choice) {
-  return choice.recompute ? "full" : "none";
+  return std::string(to_string(choice.recompute));
 }
 
 std::string all_words(const PlanChoice& choice) {
@@ -155,17 +148,24 @@ std::string all_words(const PlanChoice& choice) {
                 choice.microbatch);
 }
 
-bool has_words(const PlanChoice& choice, std::string_view text) {
-  const std::string words = format(" {} ", all_words(choice));
+std::vector<std::string> split_words(std::string_view text) {
+  std::vector<std::string> words;
   for (std::size_t begin = 0; begin < text.size();) {
     const std::size_t space = std::min(text.find(' ', begin), text.size());
-    const std::string_view word = text.substr(begin, space - begin);
-    if (!word.empty() && words.find(format(" {} ", word)) == std::string::npos) {
-      return false;
+    if (space > begin) {
+      words.emplace_back(text.substr(begin, space - begin));
     }
     begin = space + 1;
   }
-  return true;
+  return words;
+}
+
+bool has_words(const PlanChoice& choice, std::string_view text) {
+  const std::string own = format(" {} ", all_words(choice));
+  return std::ranges::all_of(split_words(text), [&](const std::string& word) {
+    return own.find(format(" {} ", word)) != std::string::npos ||
+           own.find(format(" {}! ", word)) != std::string::npos;
+  });
 }
 
 bool is_marked(const PlanChoice& choice) {
@@ -173,12 +173,8 @@ bool is_marked(const PlanChoice& choice) {
 }
 
 std::int64_t num_axes(const PlanChoice& choice) {
-  const auto count = [](bool has) { return has ? std::int64_t{1} : std::int64_t{0}; };
-  return count(choice.tensor > 1) + count(choice.pipeline > 1) + count(choice.data > 1) +
-         count(choice.recompute) + count(choice.chunks > 1) + count(is_marked(choice)) +
-         count(choice.pipeline > 1 && choice.schedule != "1f1b") +
-         count(choice.state.preset != "ddp") + count(choice.state.preset.starts_with("hsdp")) +
-         2 * count(choice.state.degrees.has_value());
+  return std::ranges::count_if(std::array{choice.tensor, choice.pipeline, choice.data},
+                               [](std::int64_t ranks) { return ranks > 1; });
 }
 
 }  // namespace tessera

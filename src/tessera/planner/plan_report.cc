@@ -1,16 +1,17 @@
 #include "tessera/planner/plan_report.h"
 
 #include <algorithm>
-#include <map>
-#include <optional>
-#include <utility>
+#include <cmath>
+#include <cstddef>
+#include <iterator>
 
 #include <nlohmann/json.hpp>
 
-#include "tessera/base/error.h"
 #include "tessera/base/format.h"
 #include "tessera/base/units.h"
 #include "tessera/config/config.h"
+#include "tessera/resolve/compare_simulations.h"
+#include "tessera/resolve/run_memory.h"
 #include "tessera/resolve/simulated_run.h"
 #include "tessera/resolve/simulation_report.h"
 
@@ -23,6 +24,31 @@ constexpr std::size_t kShown = 5;
 
 double tokens_per_second(const FoundPlans& found, const PlanOutcome& outcome) {
   return static_cast<double>(found.tokens_per_step) / outcome.seconds;
+}
+
+// In hundredths of a per cent, and no smaller than it is.
+std::string gap_text(double gap) {
+  constexpr double kHundredths = 1e4;
+  double hundredths = std::ceil(gap * kHundredths);
+  // What is multiplied may be rounded down to a whole number.
+  hundredths += hundredths / kHundredths < gap ? 1.0 : 0.0;
+  return format("{:.2f} %", hundredths / 100.0);
+}
+
+// In four digits, and no larger than it is.
+std::string bound_seconds(double seconds) {
+  if (seconds <= 0.0) {
+    return "0";
+  }
+  constexpr int kDigits = 4;
+  const double unit = std::pow(10.0, std::floor(std::log10(seconds)) - kDigits + 1);
+  double digits = std::floor(seconds / unit);
+  std::string text = format("{:.4g}", digits * unit);
+  while (std::stod(text) > seconds) {
+    digits -= 1.0;
+    text = format("{:.4g}", digits * unit);
+  }
+  return text;
 }
 
 std::string memory_text(const PlanOutcome& outcome) {
@@ -48,14 +74,15 @@ std::string counts_text(const FoundPlans& found) {
   if (found.refused > 0) {
     text += format(", {} cannot be compiled", format_grouped(found.refused));
   }
-  return format("{}; {:.1f} s{}\n",
+  text = format("{}; {:.1f} s{}\n",
                 text,
                 found.took,
                 found.ran_out ? ", which was all the time there was (--seconds)" : "");
+  return text + (found.refusal.empty() ? "" : format("  not compiled: {}\n", found.refusal));
 }
 
 std::string row_text(const FoundPlans& found, std::size_t number, const RankedPlan& plan) {
-  return format("{:>3} {:>9.4g} {:>14} {:>22}  {:<16} {:<20} {:<18} {:<10} {}\n",
+  return format("{:>3} {:>9.4g} {:>14} {:>22}  {:<16} {:<20} {:<18} {:<20} {}\n",
                 number,
                 plan.outcome.seconds,
                 format_grouped(static_cast<std::int64_t>(tokens_per_second(found, plan.outcome))),
@@ -84,27 +111,35 @@ std::string own_text(const FoundPlans& found) {
 
 std::string bound_text(const FoundPlans& found) {
   return format(
-      "No plan of this space is faster than {:.4g} s by this model: plan 1 is within {:.2f} % of "
-      "the "
+      "No plan of this space is faster than {} s by this model: plan 1 is within {} of the "
       "optimum.\n",
-      found.lower,
-      100.0 * found.gap());
+      bound_seconds(found.lower),
+      gap_text(found.gap()));
 }
 
-Object plan_json(const FoundPlans& found, const RankedPlan& plan) {
+std::string tie_text(const FoundPlans& found) {
+  return found.tied == 1 ? ""
+                         : format(
+                               "plans 1 to {} are within 1 % of the fastest: plan 1 is first by "
+                               "{}\n",
+                               found.tied,
+                               found.tied_by);
+}
+
+Object plan_json(const FoundPlans& found, const RunConfig& config, const RankedPlan& plan) {
   return {{"words", all_words(plan.choice)},
           {"step_seconds", plan.outcome.seconds},
           {"tokens_per_second", tokens_per_second(found, plan.outcome)},
           {"memory_bytes", plan.outcome.memory},
           {"memory_limit_bytes", plan.outcome.limit},
           {"changes_numbers", is_marked(plan.choice)},
-          {"overrides", choice_overrides(plan.choice)}};
+          {"overrides", choice_overrides(config, plan.choice)}};
 }
 
-Object found_json(const FoundPlans& found) {
+Object found_json(const FoundPlans& found, const RunConfig& config) {
   Object plans = Object::array();
   for (const RankedPlan& plan : found.plans) {
-    plans.push_back(plan_json(found, plan));
+    plans.push_back(plan_json(found, config, plan));
   }
   Object own;
   if (found.own && found.own->fits) {
@@ -124,51 +159,39 @@ Object found_json(const FoundPlans& found) {
           {"ran_out", found.ran_out},
           {"lower_seconds", found.lower},
           {"gap", found.gap()},
+          {"tied", found.tied},
+          {"tied_by", found.tied_by},
+          {"refusal", found.refusal},
           {"yours", own},
           {"plans", plans}};
 }
 
-// What the ranks that end last do, in seconds, by cause.
-std::map<std::string, double> seconds_by_cause(const SimulationReport& report) {
-  std::map<std::string, double> seconds;
-  for (const CauseRow& row : report.causes[report.critical()].rows) {
-    std::string what(name(row.cause));
-    if (row.cause == Cause::kCollective) {
-      const MeshAxis& axis = report.run.mesh().axes[row.where];
-      what += format(" of {} on {}", to_string(axis.group), axis.level);
-    }
-    seconds[what] += to_seconds(row.ticks);
-  }
-  return seconds;
+// As tessera compare reads it.
+SimulationSummary summary_of(const SimulatedRun& run, const std::string& name) {
+  return parse_simulation(simulation_json(make_simulation_report(run, {}, false)), name);
 }
 
-std::string causes_text(const SimulationReport& plan, const SimulationReport& best) {
-  const auto own = seconds_by_cause(plan);
-  const auto theirs = seconds_by_cause(best);
-  std::map<std::string, double> more = own;
-  for (const auto& [what, seconds] : theirs) {
-    more[what] -= seconds;
-  }
-  std::vector<std::pair<std::string, double>> rows(more.begin(), more.end());
-  std::ranges::stable_sort(rows, std::greater<>(), &std::pair<std::string, double>::second);
-  const auto of = [](const std::map<std::string, double>& seconds, const std::string& what) {
-    const auto found = seconds.find(what);
-    return found == seconds.end() ? 0.0 : found->second;
-  };
-  std::string text =
-      format("  {:<40} {:>10} {:>10} {:>11}\n", "seconds", "this plan", "plan 1", "");
-  for (const auto& [what, seconds] : rows) {
-    text += format("  {:<40} {:>10.4g} {:>10.4g} {:>+11.4g}\n",
-                   what,
-                   of(own, what),
-                   of(theirs, what),
-                   seconds);
-  }
-  return text + format("  {:<40} {:>10.4g} {:>10.4g} {:>+11.4g}\n",
-                       "step",
-                       plan.seconds(),
-                       best.seconds(),
-                       plan.seconds() - best.seconds());
+std::string lost_seconds_text(const RunConfig& config,
+                              const Cluster& cluster,
+                              const PlanChoice& choice,
+                              const PlanChoice& best) {
+  constexpr std::size_t kRows = 12;
+  const SimulatedRun run(with_choice(config, choice), cluster);
+  const SimulatedRun best_run(with_choice(config, best), cluster);
+  return differences_text(
+      cause_differences(summary_of(best_run, "plan 1"), summary_of(run, "this plan")),
+      {.what = "by cause", .a = "plan 1", .b = "this plan"},
+      kRows);
+}
+
+std::string memory_beside_limit(const RunConfig& config,
+                                const Cluster& cluster,
+                                const RankedPlan& plan) {
+  const SimulatedRun run(with_choice(without_limit(config), plan.choice), cluster);
+  return format("{}  {:<12} {:>12}\n",
+                memory_table(run.facts()->memory),
+                "limit",
+                format_bytes(plan.outcome.limit));
 }
 
 }  // namespace
@@ -180,7 +203,7 @@ std::string plans_text(const FoundPlans& found, const RunConfig& config, const C
                             format_plural(found.ranks, "rank"),
                             constants_text(cluster),
                             counts_text(found));
-  text += format("    {:>9} {:>14} {:>22}  {:<16} {:<20} {:<18} {:<10} {}\n",
+  text += format("    {:>9} {:>14} {:>22}  {:<16} {:<20} {:<18} {:<20} {}\n",
                  "step s",
                  "tokens/s",
                  "memory",
@@ -197,7 +220,7 @@ std::string plans_text(const FoundPlans& found, const RunConfig& config, const C
   if (has_marks) {
     text += "! changes numbers, by a format that the run file has not and --allow opens\n";
   }
-  return text + own_text(found) + bound_text(found);
+  return text + tie_text(found) + own_text(found) + bound_text(found);
 }
 
 std::string plans_json(const FoundPlans& found, const RunConfig& config, const Cluster& cluster) {
@@ -205,54 +228,46 @@ std::string plans_json(const FoundPlans& found, const RunConfig& config, const C
                  {"cluster", cluster.name},
                  {"constants", constants_text(cluster)},
                  {"is_estimate", !cluster.device.curve.has_value()}};
-  json.update(found_json(found));
+  json.update(found_json(found, config));
   return json.dump(2) + "\n";
 }
 
-std::string plan_sweep_text(const std::vector<PlanSweepRow>& rows, const Cluster& cluster) {
-  std::string text = format("{:<10} {:>9} {:>14} {:>11} {:>12} {:>8}  {}\n",
-                            "ranks",
-                            "step s",
-                            "tokens/s",
-                            "efficiency",
-                            "memory",
-                            "within",
-                            "plan");
-  std::optional<double> first;  // tokens/s of a rank
-  for (const PlanSweepRow& row : rows) {
-    if (!row.problem.empty()) {
-      text += format("{:<10} {}\n", row.ranks, row.problem);
-      continue;
-    }
-    const RankedPlan& best = row.found.plans.front();
-    const double speed = tokens_per_second(row.found, best.outcome);
-    const double of_rank = speed / static_cast<double>(row.found.ranks);
-    first = first.value_or(of_rank);
-    text += format("{:<10} {:>9.4g} {:>14} {:>9.1f} % {:>12} {:>6.2f} %  {}\n",
-                   row.ranks,
-                   best.outcome.seconds,
-                   format_grouped(static_cast<std::int64_t>(speed)),
-                   100.0 * of_rank / *first,
-                   format_bytes(best.outcome.memory),
-                   100.0 * row.found.gap(),
-                   all_words(best.choice));
-  }
-  return text +
-         format("within: of the fastest plan, at most\nconstants: {}\n", constants_text(cluster));
+PlanSweepRow plan_sweep_row(const std::string& ranks,
+                            const Cluster& cluster,
+                            const PlannerOptions& options,
+                            const std::function<RunConfig()>& config) {
+  PlanSweepRow planned;
+  planned.row = sweep_row(ranks, [&] {
+    planned.config = config();
+    planned.found = find_plans(planned.config, cluster, options);
+    const PlanChoice& best = planned.found.plans.front().choice;
+    const SimulatedRun run(with_choice(planned.config, best), cluster);
+    SweepRow row = sweep_row(make_simulation_report(run, {}, false));
+    row.more = format("  {:>9}  {}", gap_text(planned.found.gap()), all_words(best));
+    return row;
+  });
+  // Causes of several lines follow the first.
+  planned.row.problem = planned.row.problem.substr(0, planned.row.problem.find('\n'));
+  return planned;
 }
 
-std::string plan_sweep_json(const std::vector<PlanSweepRow>& rows, const Cluster& cluster) {
-  Object list = Object::array();
-  for (const PlanSweepRow& row : rows) {
-    if (row.problem.empty()) {
-      list.push_back(found_json(row.found));
-    } else {
-      list.push_back({{"value", row.ranks}, {"problem", row.problem}});
+std::string plan_sweep_text(const Sweep& sweep, const std::vector<PlanSweepRow>& rows) {
+  std::vector<SweepRow> table;
+  std::ranges::transform(rows, std::back_inserter(table), &PlanSweepRow::row);
+  return sweep_text(sweep, table, format("  {:>9}  {}", "within", "plan")) +
+         "within: of the fastest plan, at most\n";
+}
+
+std::string plan_sweep_json(const Sweep& sweep, const std::vector<PlanSweepRow>& rows) {
+  std::vector<SweepRow> table;
+  std::ranges::transform(rows, std::back_inserter(table), &PlanSweepRow::row);
+  Object json = Object::parse(sweep_json(sweep, table));
+  for (std::size_t i = 0; i < rows.size(); ++i) {
+    if (rows[i].row.problem.empty()) {
+      json["rows"][i].update(found_json(rows[i].found, rows[i].config));
     }
   }
-  return Object{{"key", "parallel.ranks"}, {"constants", constants_text(cluster)}, {"rows", list}}
-             .dump(2) +
-         "\n";
+  return json.dump(2) + "\n";
 }
 
 std::string best_run_file(const FoundPlans& found,
@@ -263,48 +278,44 @@ std::string best_run_file(const FoundPlans& found,
   run.run.device = to_string(target_of(cluster).kind);
   return format(
       "# The fastest plan that `tessera plan` found on {} of {}: {}.\n"
-      "# A step takes {:.4g} s by its model, {} of memory a rank; within {:.2f} % of the fastest.\n"
+      "# A step takes {:.4g} s by its model, {} of memory a rank; within {} of the fastest.\n"
       "{}",
       format_plural(found.ranks, "rank"),
       cluster.name,
       all_words(best.choice),
       best.outcome.seconds,
       format_bytes(best.outcome.memory),
-      100.0 * found.gap(),
+      gap_text(found.gap()),
       to_toml(run));
 }
 
 std::string why_text(const FoundPlans& found,
                      const RunConfig& config,
                      const Cluster& cluster,
-                     const PlannerOptions& options,
-                     std::string_view words) {
-  PlannerOptions narrow = options;
-  narrow.words = words;
+                     const PlannerOptions& options) {
   const RankedPlan& best = found.plans.front();
-  std::optional<FoundPlans> named;
-  std::string text = format("\nwhy not \"{}\"\n", words);
-  try {
-    named = find_plans(config, cluster, narrow);
-  } catch (const Error& error) {
-    if (error.code() != ErrorCode::kOutOfMemory) {
-      throw;
-    }
-    return text + format("  {}\n", error.message());
+  std::string text = format("\nwhy not \"{}\"\n", options.why);
+  if (has_words(best.choice, options.why)) {
+    return text + "  plan 1 has these words\n";
   }
-  const RankedPlan& plan = named->plans.front();
-  if (plan.choice == best.choice) {
-    return text + "  it is plan 1\n";
+  PlannerOptions narrow = options;
+  narrow.words = options.why;
+  const FoundPlans named = find_plans_or_least(config, cluster, narrow);
+  if (named.least) {
+    return text +
+           format("  {}: needs {}: does not fit, and no other plan with these words does\n",
+                  all_words(named.least->choice),
+                  memory_text(named.least->outcome)) +
+           memory_beside_limit(config, cluster, *named.least);
   }
+  const RankedPlan& plan = *std::ranges::min_element(
+      named.plans, {}, [](const RankedPlan& each) { return each.outcome.seconds; });
   text += format("  {}: {:.4g} s, {:+.1f} % of plan 1; {}\n",
                  all_words(plan.choice),
                  plan.outcome.seconds,
                  100.0 * (plan.outcome.seconds / best.outcome.seconds - 1.0),
                  memory_text(plan.outcome));
-  const SimulatedRun run(with_choice(config, plan.choice), cluster);
-  const SimulatedRun best_run(with_choice(config, best.choice), cluster);
-  return text + causes_text(make_simulation_report(run, {}, false),
-                            make_simulation_report(best_run, {}, false));
+  return text + lost_seconds_text(config, cluster, plan.choice, best.choice);
 }
 
 }  // namespace tessera

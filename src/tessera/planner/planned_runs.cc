@@ -116,6 +116,7 @@ std::shared_ptr<const PlannedRuns::Probe> PlannedRuns::probe(const PlanChoice& c
   if (of != ProbeOf::kStates && choice.data > 1) {
     probed.data = 1;
     probed.state = {};
+    probed.overlap_layers = 1;
     // Other ranks may add up a part of the gradients.
     probed.num_microbatches = of == ProbeOf::kSums ? probed.num_microbatches : 1;
   }
@@ -131,6 +132,19 @@ std::shared_ptr<const PlannedRuns::Probe> PlannedRuns::probe(const PlanChoice& c
       return {.is_refused = true};
     }
   });
+}
+
+// Probes are of one stage. Where the last one keeps all, the others are as with "full".
+PlannedRuns::StageProbes PlannedRuns::stage_probes(const PlanChoice& choice, ProbeOf of) const {
+  if (choice.recompute != Recompute::kFullButLastStage) {
+    const std::shared_ptr<const Probe> all = probe(choice, of);
+    return {.others = all, .last = all};
+  }
+  PlanChoice others = choice;
+  others.recompute = Recompute::kFull;
+  PlanChoice last = choice;
+  last.recompute = Recompute::kNone;
+  return {.others = probe(others, of), .last = probe(last, of)};
 }
 
 PlannedRuns::Probe PlannedRuns::make_probe(const PlanChoice& choice,
@@ -214,20 +228,19 @@ PlanBound PlannedRuns::bound(const PlanChoice& choice, int number) const {
 }
 
 PlanBound PlannedRuns::bound_or_throw(const PlanChoice& choice, int number) const {
-  const std::shared_ptr<const Probe> probe = this->probe(choice, probe_of(choice, number));
-  if (probe->is_refused) {
+  const StageProbes probes = stage_probes(choice, probe_of(choice, number));
+  if (probes.is_refused()) {
     return {.is_refused = true};
   }
   PlanBound bound;
   double bytes = 0.0;
   if (choice.pipeline == 1) {
-    bound.seconds = single_seconds(choice, *probe);
-    bytes = single_memory(choice, *probe);
+    bound.seconds = single_seconds(choice, *probes.last);
+    bytes = single_memory(choice, *probes.last);
   } else {
-    const std::shared_ptr<const Probe> held =
-        number > 0 ? this->probe(choice, ProbeOf::kSums) : probe;
-    bound.seconds = pipeline_seconds(choice, *probe, number > 0);
-    bytes = held->is_refused ? 0.0 : pipeline_memory(choice, *held, number > 0);
+    const StageProbes held = number > 0 ? stage_probes(choice, ProbeOf::kSums) : probes;
+    bound.seconds = pipeline_seconds(choice, probes, number > 0);
+    bytes = held.is_refused() ? 0.0 : pipeline_memory(choice, held, number > 0);
   }
   bound.seconds *= kRounding;
   bound.memory = std::max<std::int64_t>(
@@ -279,14 +292,14 @@ double PlannedRuns::single_seconds(const PlanChoice& choice, const Probe& probe)
 // Ranks apply their updates when all have done their work: those of a pipeline
 // have one gradient norm.
 double PlannedRuns::pipeline_seconds(const PlanChoice& choice,
-                                     const Probe& probe,
+                                     const StageProbes& probes,
                                      bool with_order) const {
-  const std::vector<StageSeconds> stages = stage_seconds(choice, probe);
-  double seconds = rank_bound(choice, probe, stages);
+  const std::vector<StageSeconds> stages = stage_seconds(choice, probes);
+  double seconds = rank_bound(choice, probes, stages);
   if (with_order && config_.pipeline.slices == 1) {
-    seconds = std::max(seconds, clock_bound(choice, probe, stages));
+    seconds = std::max(seconds, clock_bound(choice, *probes.others, stages));
   }
-  return seconds + applied_seconds(choice, probe);
+  return seconds + applied_seconds(choice, *probes.others);
 }
 
 // Of the rank that takes longest to apply its update.
@@ -298,17 +311,18 @@ double PlannedRuns::applied_seconds(const PlanChoice& choice, const Probe& probe
 }
 
 std::vector<StageSeconds> PlannedRuns::stage_seconds(const PlanChoice& choice,
-                                                     const Probe& probe) const {
-  const StepSums& layer = probe.layer;
-  const bool has_states = probe.data == choice.data;
-  const double reduced =
-      probe.microbatches > 1
-          ? std::max(0.0, layer.microbatches[2].beside - layer.microbatches[1].beside)
-          : 0.0;
+                                                     const StageProbes& probes) const {
   std::vector<StageSeconds> stages;
   for (std::size_t stage = 0; stage < choice.layers.size(); ++stage) {
     const auto layers = static_cast<double>(choice.layers[stage]);
     const bool is_last = stage + 1 == choice.layers.size();
+    const Probe& probe = probes.of(is_last);
+    const StepSums& layer = probe.layer;
+    const bool has_states = probe.data == choice.data;
+    const double reduced =
+        probe.microbatches > 1
+            ? std::max(0.0, layer.microbatches[2].beside - layer.microbatches[1].beside)
+            : 0.0;
     const auto call = [&](double PartSeconds::* part, std::size_t microbatch) {
       const StepParts& parts = probe.part(microbatch);
       return layers * parts.layer.*part + (stage == 0 ? parts.embedding.*part : 0.0) +
@@ -339,10 +353,10 @@ std::vector<StageSeconds> PlannedRuns::stage_seconds(const PlanChoice& choice,
 // The rank that is busy longest, with what it waits for before its first and
 // after its last work.
 double PlannedRuns::rank_bound(const PlanChoice& choice,
-                               const Probe& probe,
+                               const StageProbes& probes,
                                const std::vector<StageSeconds>& stages) const {
   const std::shared_ptr<const ScheduleFacts> facts = schedule(choice);
-  const auto of_calls = [&](PartSeconds StepParts::* end) {
+  const auto of_calls = [&](const Probe& probe, PartSeconds StepParts::* end) {
     double seconds = 0.0;
     for (double PartSeconds::* const part :
          {&PartSeconds::forward, &PartSeconds::backward, &PartSeconds::weight}) {
@@ -353,17 +367,23 @@ double PlannedRuns::rank_bound(const PlanChoice& choice,
     }
     return seconds;
   };
-  const StreamSeconds layer = combine(
-      1.0, all_of(choice, probe, probe.layer), -update_share(choice, probe), probe.layer.applied);
-  const std::vector<double> layers = layers_of_ranks(choice);
-  std::vector<double> ends(layers.size(), 0.0);  // of the embedding and the head
-  std::vector<double> idle(layers.size(), 0.0);
+  const auto layer_of = [&](const Probe& probe) {
+    return combine(
+        1.0, all_of(choice, probe, probe.layer), -update_share(choice, probe), probe.layer.applied);
+  };
+  const StreamSeconds layer = layer_of(*probes.others);
+  const StreamSeconds last_layer = layer_of(*probes.last);
+  const auto ranks = static_cast<std::size_t>(choice.pipeline);
+  std::vector<StreamSeconds> works(ranks);
+  std::vector<double> idle(ranks, 0.0);
   double before = 0.0;  // of a microbatch in the stages before
   for (std::size_t stage = 0; stage < stages.size(); ++stage) {
     const auto rank = static_cast<std::size_t>(facts->rank_of_stage[stage]);
-    ends[rank] += stage == 0 ? of_calls(&StepParts::embedding) : 0.0;
-    ends[rank] += stage + 1 == stages.size() ? of_calls(&StepParts::head) : 0.0;
-    idle[rank] = stage < layers.size() && config_.pipeline.slices == 1 ? before : idle[rank];
+    const bool is_last = stage + 1 == stages.size();
+    works[rank] = combine(1.0, works[rank], stages[stage].layers, is_last ? last_layer : layer);
+    works[rank].computing += stage == 0 ? of_calls(probes.of(is_last), &StepParts::embedding) : 0.0;
+    works[rank].computing += is_last ? of_calls(*probes.last, &StepParts::head) : 0.0;
+    idle[rank] = stage < ranks && config_.pipeline.slices == 1 ? before : idle[rank];
     const CallSeconds& forward = stages[stage].forward;
     const CallSeconds& backward = stages[stage].backward;
     before += std::max(0.0, forward.first - stages[stage].forward_ahead);
@@ -374,10 +394,8 @@ double PlannedRuns::rank_bound(const PlanChoice& choice,
                                  stages[stage].backward_ahead);
   }
   double seconds = 0.0;
-  for (std::size_t rank = 0; rank < layers.size(); ++rank) {
-    StreamSeconds work = combine(layers[rank], layer, 0.0, layer);
-    work.computing += ends[rank];
-    seconds = std::max(seconds, rank_seconds(work, idle[rank]));
+  for (std::size_t rank = 0; rank < ranks; ++rank) {
+    seconds = std::max(seconds, rank_seconds(works[rank], idle[rank]));
   }
   return seconds;
 }
@@ -392,7 +410,7 @@ double PlannedRuns::clock_bound(const PlanChoice& choice,
                                           {.calls = choice.num_microbatches,
                                            .hop = hop_seconds(choice, probe),
                                            .first_wait = has_states ? probe.ends.before : 0.0,
-                                           .overlap_layers = config_.comm.overlap_layers});
+                                           .overlap_layers = choice.overlap_layers});
   const std::vector<double> layers = layers_of_ranks(choice);
   const double norm = update_share(choice, probe) *
                       std::max(0.0, probe.layer.update.main() - probe.layer.applied.main());
@@ -457,92 +475,6 @@ Placement PlannedRuns::placement_of(const PlanChoice& choice) const {
 double PlannedRuns::update_share(const PlanChoice& choice, const Probe& probe) const {
   return probe.data == choice.data ? 1.0
                                    : 1.0 / static_cast<double>(placement_of(choice).optimizer);
-}
-
-// Without padding, and without gradients where a step has one microbatch, which
-// may not keep them.
-double PlannedRuns::state_bytes_of(const PlanChoice& choice,
-                                   double parameters,
-                                   double trained) const {
-  const Placement placement = placement_of(choice);
-  const auto bytes = [&](double elements) {
-    return state_bytes(placement,
-                       {.elements = static_cast<std::int64_t>(elements),
-                        .ranks = choice.data,
-                        .compute = config_.train.dtype,
-                        .moments = config_.optimizer.moments});
-  };
-  const StateBytes all = bytes(parameters);
-  const StateBytes own = bytes(trained);
-  const bool adds_up = choice.num_microbatches > 1 && config_.optimizer.gradients == DType::kF32;
-  return static_cast<double>(all.param + all.secondary + own.optimizer + (adds_up ? own.grad : 0));
-}
-
-double PlannedRuns::single_memory(const PlanChoice& choice, const Probe& probe) const {
-  const StepSums& sums = probe.sums;
-  return std::max(state_bytes_of(choice, sums.parameters, sums.trained) + sums.activations,
-                  probe.data == choice.data ? sums.persistent + sums.alive : 0.0);
-}
-
-std::vector<StageBytes> PlannedRuns::stage_bytes(const PlanChoice& choice,
-                                                 const Probe& probe) const {
-  const auto slices = static_cast<double>(config_.pipeline.slices);
-  // Gradients of one microbatch lie elsewhere than those that are added up.
-  const bool has_peaks = config_.pipeline.slices == 1 && probe.microbatches > 1;
-  const LayerBytes& layer = probe.bytes;
-  std::vector<StageBytes> stages;
-  for (std::size_t stage = 0; stage < choice.layers.size(); ++stage) {
-    const auto layers = static_cast<double>(choice.layers[stage]);
-    StageBytes bytes = {.kept = layers * layer.kept / slices, .left = layers * layer.left / slices};
-    if (has_peaks && layers > 0.0) {
-      bytes.in_forward = (layers - 1.0) * layer.kept + layer.in_forward;
-      bytes.in_backward = layer.in_backward;
-    }
-    if (has_peaks && stage + 1 == choice.layers.size()) {
-      bytes.in_forward = std::max(bytes.in_forward, bytes.kept + layer.head_forward);
-      bytes.in_backward = std::max(bytes.in_backward, layer.head_backward);
-    }
-    stages.push_back(bytes);
-  }
-  return stages;
-}
-
-// A rank keeps what its layers leave for backward of every microbatch in
-// flight.
-double PlannedRuns::pipeline_memory(const PlanChoice& choice,
-                                    const Probe& probe,
-                                    bool with_order) const {
-  const std::shared_ptr<const ScheduleFacts> facts = schedule(choice);
-  const std::vector<StageBytes> stages = stage_bytes(choice, probe);
-  std::vector<double> held(static_cast<std::size_t>(choice.pipeline), 0.0);
-  if (with_order) {
-    held = pipeline_bytes(facts->order, stages);
-  } else {
-    for (std::size_t stage = 0; stage < stages.size(); ++stage) {
-      double& most = held[static_cast<std::size_t>(facts->rank_of_stage[stage])];
-      most = std::max({most, stages[stage].kept, stages[stage].in_forward});
-    }
-  }
-  const std::vector<double> layers = layers_of_ranks(choice);
-  const auto rest = [&](double StepSums::* elements) {
-    return std::max(
-        0.0, probe.sums.*elements - static_cast<double>(num_layers_) * probe.layer.*elements);
-  };
-  const auto first = static_cast<std::size_t>(facts->rank_of_stage.front());
-  const auto last = static_cast<std::size_t>(facts->rank_of_stage.back());
-  double most = 0.0;
-  for (std::size_t rank = 0; rank < held.size(); ++rank) {
-    const auto elements = [&](double StepSums::* of) {
-      const double before = std::min(probe.sums.looked_up, rest(of));
-      return layers[rank] * probe.layer.*of + (rank == first ? before : 0.0) +
-             (rank == last ? rest(of) - before : 0.0);
-    };
-    most = std::max(
-        most,
-        state_bytes_of(choice, elements(&StepSums::parameters), elements(&StepSums::trained)) +
-            held[rank]);
-  }
-  return most;
 }
 
 PlanOutcome PlannedRuns::evaluate(const PlanChoice& choice) const {

@@ -83,6 +83,16 @@ class PlannedRuns {
     }
   };
 
+  // Of a pipeline's stages, of which the last may recompute less than the others.
+  struct StageProbes {
+    std::shared_ptr<const Probe> others;
+    std::shared_ptr<const Probe> last;
+
+    bool is_refused() const { return others->is_refused || last->is_refused; }
+
+    const Probe& of(bool is_last) const { return is_last ? *last : *others; }
+  };
+
   RunConfig resolved(const PlanChoice& choice) const;
   PlannedRun planned(const RunConfig& config) const;
   double spread(std::int64_t ranks) const;
@@ -93,6 +103,7 @@ class PlannedRuns {
                                   std::int64_t ranks,
                                   const Cluster& cluster) const;
   std::shared_ptr<const Probe> probe(const PlanChoice& choice, ProbeOf of) const;
+  StageProbes stage_probes(const PlanChoice& choice, ProbeOf of) const;
   Probe make_probe(const PlanChoice& choice, bool splits_backward, std::int64_t ranks) const;
   ProbeOf probe_of(const PlanChoice& choice, int number) const;
   std::shared_ptr<const ScheduleFacts> schedule(const PlanChoice& choice) const;
@@ -102,14 +113,17 @@ class PlannedRuns {
   double rank_seconds(const StreamSeconds& step, double idle) const;
   StreamSeconds all_of(const PlanChoice& choice, const Probe& probe, const StepSums& sums) const;
   double single_seconds(const PlanChoice& choice, const Probe& probe) const;
-  double pipeline_seconds(const PlanChoice& choice, const Probe& probe, bool with_order) const;
+  double pipeline_seconds(const PlanChoice& choice,
+                          const StageProbes& probes,
+                          bool with_order) const;
   double rank_bound(const PlanChoice& choice,
-                    const Probe& probe,
+                    const StageProbes& probes,
                     const std::vector<StageSeconds>& stages) const;
   double clock_bound(const PlanChoice& choice,
                      const Probe& probe,
                      const std::vector<StageSeconds>& stages) const;
-  std::vector<StageSeconds> stage_seconds(const PlanChoice& choice, const Probe& probe) const;
+  std::vector<StageSeconds> stage_seconds(const PlanChoice& choice,
+                                          const StageProbes& probes) const;
   double hop_seconds(const PlanChoice& choice, const Probe& probe) const;
   double applied_seconds(const PlanChoice& choice, const Probe& probe) const;
   std::int64_t most_memory(const PlanChoice& choice) const;
@@ -120,8 +134,10 @@ class PlannedRuns {
   double update_share(const PlanChoice& choice, const Probe& probe) const;
   double state_bytes_of(const PlanChoice& choice, double parameters, double trained) const;
   double single_memory(const PlanChoice& choice, const Probe& probe) const;
-  double pipeline_memory(const PlanChoice& choice, const Probe& probe, bool with_order) const;
-  std::vector<StageBytes> stage_bytes(const PlanChoice& choice, const Probe& probe) const;
+  double pipeline_memory(const PlanChoice& choice,
+                         const StageProbes& probes,
+                         bool with_order) const;
+  std::vector<StageBytes> stage_bytes(const PlanChoice& choice, const StageProbes& probes) const;
 
   RunConfig config_;
   const Cluster& cluster_;

@@ -104,7 +104,7 @@ TEST(PlannedRuns, AChoiceIsWhatItsKeysSay) {
   for (std::size_t i = 0; i < space.size(); i += kStride) {
     const PlanChoice& choice = space[i];
     RunConfig config = drawn.config;
-    for (const std::string& key : choice_overrides(choice)) {
+    for (const std::string& key : choice_overrides(drawn.config, choice)) {
       apply_override(config, key);
     }
     EXPECT_EQ(config, with_choice(drawn.config, choice)) << all_words(choice);

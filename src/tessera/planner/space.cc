@@ -10,7 +10,9 @@
 #include "tessera/base/error.h"
 #include "tessera/config/config.h"
 #include "tessera/mesh/mesh.h"
+#include "tessera/resolve/make_plan.h"
 #include "tessera/resolve/resolve.h"
+#include "tessera/resolve/resolve_layout.h"
 #include "tessera/resolve/simulated_run.h"
 
 namespace tessera {
@@ -129,79 +131,25 @@ std::vector<std::int64_t> even_layers(std::int64_t layers, std::int64_t stages, 
   return split;
 }
 
-// The preset with these degrees, or the degrees themselves.
-StateChoice named(const Placement& placement, const std::vector<DataLevel>& levels) {
-  const auto [param, secondary, grad, optimizer] = placement;
-  const std::int64_t all = levels.back().degree;
-  if (param == 1) {
-    if (optimizer == 1) {
-      return {.preset = "ddp"};
-    }
-    if (optimizer == all && (grad == 1 || grad == all)) {
-      return {.preset = grad == 1 ? "zero1" : "zero2"};
-    }
-  }
-  if (param == grad && grad == optimizer && secondary == param) {
-    if (param == all) {
-      return {.preset = "fsdp"};
-    }
-    const auto level = std::ranges::find(levels, param, &DataLevel::degree);
-    return {.preset = format("hsdp@{}", level->name)};
-  }
-  if (param == all && secondary == 1) {
-    return {.preset = "shard-grad-op"};
-  }
-  return {.preset = "fsdp", .degrees = placement};
-}
-
-// Every placement on the data ranks of a mesh: param | grad | optimizer, secondary | param.
-std::vector<StateChoice> state_choices(const Mesh& mesh) {
-  const std::vector<DataLevel> levels = data_levels(mesh);
-  if (levels.empty()) {
-    return {{}};
-  }
-  const std::vector<std::int64_t> degrees = data_degrees(mesh);
-  std::vector<StateChoice> found;
-  for (std::size_t o = 0; o < degrees.size(); ++o) {
-    for (std::size_t g = 0; g <= o; ++g) {
-      for (std::size_t p = 0; p <= g; ++p) {
-        for (std::size_t s = 0; s <= p; ++s) {
-          found.push_back(named({.param = degrees[p],
-                                 .secondary = degrees[s],
-                                 .grad = degrees[g],
-                                 .optimizer = degrees[o]},
-                                levels));
-        }
-      }
-    }
+// A pipeline alone has a last stage that may be spared.
+std::vector<Recompute> recompute_choices(std::int64_t pipeline) {
+  std::vector<Recompute> found = {
+      Recompute::kNone, Recompute::kFull, Recompute::kAttention, Recompute::kEverySecondProduct};
+  if (pipeline > 1) {
+    found.push_back(Recompute::kFullButLastStage);
   }
   return found;
 }
 
-// With every wire that is allowed, the plain one first.
-std::vector<StateChoice> with_wires(const std::vector<StateChoice>& plain,
-                                    const AllowedFormats& allowed) {
-  std::vector<StateChoice> found = plain;
-  for (const StateChoice& state : plain) {
-    std::vector<std::string> params = {""};
-    std::vector<std::string> grads = {""};
-    if (allowed.int8 && state.preset != "ddp") {
-      params.emplace_back("int8");
-    }
-    if (allowed.int8) {
-      grads.emplace_back("int8");
-    }
-    if (allowed.int4) {
-      grads.emplace_back("int4");
-    }
-    for (const std::string& param : params) {
-      for (const std::string& grad : grads) {
-        if (!param.empty() || !grad.empty()) {
-          found.push_back(state);
-          found.back().wire_param = param;
-          found.back().wire_grad = grad;
-        }
-      }
+// The run's own; and where it is allowed and there is anything to be moved beside others, one and
+// two layers ahead.
+std::vector<std::int64_t> overlap_choices(const RunConfig& config,
+                                          std::int64_t data,
+                                          bool allowed) {
+  std::vector<std::int64_t> found = {config.comm.overlap_layers};
+  for (const std::int64_t layers : {1, 2}) {
+    if (allowed && data > 1 && config.comm.overlap && layers != config.comm.overlap_layers) {
+      found.push_back(layers);
     }
   }
   return found;
@@ -209,86 +157,121 @@ std::vector<StateChoice> with_wires(const std::vector<StateChoice>& plain,
 
 class Space {
  public:
-  Space(const RunConfig& config, const Cluster& cluster, const AllowedFormats& allowed)
+  Space(const RunConfig& config, const Cluster& cluster, const AllowedChoices& allowed)
       : config_(config),
         cluster_(cluster),
         allowed_(allowed),
-        schedules_(config.model.layers.value_or(1), config.pipeline.slices) {}
+        layers_(config.model.layers.value_or(1)),
+        schedules_(layers_, config.pipeline.slices) {}
 
-  void add_mesh(std::int64_t tensor, std::int64_t pipeline, std::int64_t data) {
-    PlanChoice choice = {.tensor = tensor, .pipeline = pipeline, .data = data};
-    if (config_.train.global_batch % data != 0) {
-      return;
-    }
-    std::vector<StateChoice> states;
-    try {
-      states = state_choices(
-          make_mesh(cluster_, {.data = data, .tensor = tensor, .pipeline = pipeline}));
-    } catch (const Error& error) {
-      if (!is_refused(error)) {
-        throw;
+  void add_ranks(std::int64_t ranks) {
+    const std::int64_t heads = config_.model.heads.value_or(1);
+    for (const std::int64_t tensor : divisors(ranks)) {
+      for (const std::int64_t pipeline : divisors(ranks / tensor)) {
+        const PlanChoice choice = {
+            .tensor = tensor, .pipeline = pipeline, .data = ranks / tensor / pipeline};
+        if (heads % tensor != 0) {
+          leave_out(choice, "model.heads = {} is not divided by {} tensor ranks", heads, tensor);
+        } else if (pipeline > layers_) {
+          leave_out(choice, "model.layers = {} is less than {} pipeline ranks", layers_, pipeline);
+        } else if (config_.train.global_batch % choice.data != 0) {
+          leave_out(choice,
+                    "train.global_batch = {} is not divided by {} data ranks",
+                    config_.train.global_batch,
+                    choice.data);
+        } else {
+          add_mesh(choice);
+        }
       }
-      return;
-    }
-    if (data > 1) {
-      states = with_wires(states, allowed_);
-    }
-    const std::int64_t sequences = config_.train.global_batch / data;
-    for (const std::int64_t microbatch : divisors(sequences)) {
-      choice.microbatch = microbatch;
-      choice.num_microbatches = sequences / microbatch;
-      add_microbatch(choice, states);
     }
   }
 
   std::vector<PlanChoice> take() { return std::move(found_); }
 
+  std::vector<std::string> take_left_out() { return std::move(left_out_); }
+
  private:
-  // Whether the rules of the run file have it; all placements alike.
-  bool is_valid(const PlanChoice& choice) const {
+  template <class... Args>
+  void leave_out(const PlanChoice& choice, fmt::format_string<Args...> text, Args&&... args) {
+    left_out_.push_back(
+        format("{}: {}", mesh_words(choice), format(text, std::forward<Args>(args)...)));
+  }
+
+  // Whether `body` breaks no rule; one that it breaks is noted.
+  template <class Body>
+  bool is_allowed(const PlanChoice& choice, const Body& body) {
     try {
-      RunConfig config = with_choice(config_, choice);
-      config.parallel.data = choice.data;
-      validate(config, ConfigUse::kPlan);
+      body();
       return true;
     } catch (const Error& error) {
       if (!is_refused(error)) {
         throw;
       }
+      leave_out(choice, "{}", error.message());
       return false;
     }
   }
 
+  void add_mesh(PlanChoice choice) {
+    std::vector<StateChoice> states;
+    const bool has_mesh = is_allowed(choice, [&] {
+      const Mesh mesh = make_mesh(
+          cluster_, {.data = choice.data, .tensor = choice.tensor, .pipeline = choice.pipeline});
+      states = state_choices(config_, mesh, allowed_);
+    });
+    const std::int64_t sequences = config_.train.global_batch / choice.data;
+    for (const std::int64_t microbatch : divisors(sequences)) {
+      choice.microbatch = microbatch;
+      choice.num_microbatches = sequences / microbatch;
+      if (has_mesh) {
+        add_microbatch(choice, states);
+      }
+    }
+  }
+
   std::vector<std::int64_t> layers_of(const PlanChoice& choice) const {
-    return choice.pipeline == 1 ? std::vector<std::int64_t>()
-                                : even_layers(config_.model.layers.value_or(1),
-                                              choice.pipeline * choice.chunks,
-                                              layers_of_head(config_));
+    return choice.pipeline == 1
+               ? std::vector<std::int64_t>()
+               : even_layers(layers_, choice.pipeline * choice.chunks, layers_of_head(config_));
   }
 
   void add_microbatch(PlanChoice choice, const std::vector<StateChoice>& states) {
     const std::vector<ScheduleChoice> schedules =
         schedules_.of(choice.pipeline, choice.num_microbatches);
     if (schedules.empty()) {
+      leave_out(choice, "no schedule takes {} microbatches", choice.num_microbatches);
       return;
     }
     choice.schedule = schedules.front().schedule;
     choice.chunks = schedules.front().chunks;
     choice.layers = layers_of(choice);
-    if (!is_valid(choice)) {
-      return;
+    // The rules of the run file take all placements alike.
+    const bool is_valid = is_allowed(choice, [&] {
+      RunConfig config = with_choice(config_, choice);
+      config.parallel.data = choice.data;
+      validate(config, ConfigUse::kPlan);
+    });
+    for (const auto& [schedule, chunks] : schedules) {
+      choice.schedule = schedule;
+      choice.chunks = chunks;
+      choice.layers = layers_of(choice);
+      if (is_valid) {
+        add_states(choice, states);
+      }
     }
+  }
+
+  void add_states(PlanChoice choice, const std::vector<StateChoice>& states) {
     const bool adds_float8 = allowed_.float8 && config_.float8.recipe == Float8Recipe::kOff;
     for (const bool float8 : {false, true}) {
-      for (const bool recompute : {false, true}) {
-        for (const auto& [schedule, chunks] : schedules) {
+      for (const Recompute recompute : recompute_choices(choice.pipeline)) {
+        for (const std::int64_t overlap_layers :
+             overlap_choices(config_, choice.data, allowed_.overlap)) {
           for (const StateChoice& state : states) {
             if (!float8 || adds_float8) {
               choice.float8 = float8;
               choice.recompute = recompute;
-              choice.schedule = schedule;
-              choice.chunks = chunks;
-              choice.layers = layers_of(choice);
+              choice.overlap_layers = overlap_layers;
               choice.state = state;
               found_.push_back(choice);
             }
@@ -300,25 +283,28 @@ class Space {
 
   const RunConfig& config_;
   const Cluster& cluster_;
-  const AllowedFormats& allowed_;
+  const AllowedChoices& allowed_;
+  std::int64_t layers_;
   ScheduleChoices schedules_;
   std::vector<PlanChoice> found_;
+  std::vector<std::string> left_out_;
 };
 
 }  // namespace
 
-AllowedFormats parse_allowed(std::string_view text) {
-  AllowedFormats allowed;
+AllowedChoices parse_allowed(std::string_view text) {
+  AllowedChoices allowed;
   for (std::size_t begin = 0; begin < text.size();) {
     const std::size_t comma = std::min(text.find(',', begin), text.size());
     const std::string_view word = text.substr(begin, comma - begin);
-    bool* const known = word == "int8"     ? &allowed.int8
-                        : word == "int4"   ? &allowed.int4
-                        : word == "float8" ? &allowed.float8
-                                           : nullptr;
+    bool* const known = word == "int8"      ? &allowed.int8
+                        : word == "int4"    ? &allowed.int4
+                        : word == "float8"  ? &allowed.float8
+                        : word == "overlap" ? &allowed.overlap
+                                            : nullptr;
     TESSERA_REQUIRE(known != nullptr,
                     ErrorCode::kInvalidConfig,
-                    "--allow={}: found \"{}\", expected a list of int8, int4 and float8",
+                    "--allow={}: found \"{}\", expected a list of int8, int4, float8 and overlap",
                     text,
                     word);
     *known = true;
@@ -328,7 +314,8 @@ AllowedFormats parse_allowed(std::string_view text) {
 }
 
 RunConfig filled_in(const RunConfig& config, const Cluster& cluster, std::int64_t ranks) {
-  RunConfig filled = with_choice(config, {.data = ranks});
+  RunConfig filled =
+      with_choice(config, {.data = ranks, .overlap_layers = config.comm.overlap_layers});
   filled.run.device = to_string(target_of(cluster).kind);
   // Whether the batch divides, and whether gradients are added up, is asked of each plan.
   filled.train.global_batch *= ranks;
@@ -336,42 +323,46 @@ RunConfig filled_in(const RunConfig& config, const Cluster& cluster, std::int64_
   filled = resolve(std::move(filled), ConfigUse::kPlan);
   filled.train.global_batch = config.train.global_batch;
   filled.optimizer.gradients = config.optimizer.gradients;
+  filled.pipeline.slices = config.pipeline.slices;
   return filled;
 }
 
 std::vector<PlanChoice> plan_space(const RunConfig& config,
                                    const Cluster& cluster,
                                    std::int64_t ranks,
-                                   const AllowedFormats& allowed) {
+                                   const AllowedChoices& allowed) {
   Space space(config, cluster, allowed);
-  const std::int64_t heads = config.model.heads.value_or(1);
-  for (const std::int64_t tensor : divisors(ranks)) {
-    if (heads % tensor != 0) {
-      continue;
-    }
-    for (const std::int64_t pipeline : divisors(ranks / tensor)) {
-      if (pipeline <= config.model.layers.value_or(1)) {
-        space.add_mesh(tensor, pipeline, ranks / tensor / pipeline);
-      }
-    }
-  }
+  space.add_ranks(ranks);
   return space.take();
 }
 
-PlanChoice choice_of(const RunConfig& config) {
+std::vector<std::string> left_out_of_space(const RunConfig& config,
+                                           const Cluster& cluster,
+                                           std::int64_t ranks) {
+  Space space(config, cluster, {});
+  space.add_ranks(ranks);
+  return space.take_left_out();
+}
+
+std::optional<PlanChoice> choice_of(const RunConfig& config, const Target& target) {
+  if (config.parallel.pipeline > 1 && is_table(config.pipeline)) {
+    return std::nullopt;
+  }
+  const RunLayout layout = resolve_layout(config).layout;
   PlanChoice choice = {.tensor = config.parallel.tensor,
                        .pipeline = config.parallel.pipeline,
                        .data = config.parallel.data.value_or(1),
                        .microbatch = config.train.microbatch,
-                       .recompute = config.memory.recompute == Recompute::kFull,
-                       .state = {.preset = config.state.preset}};
+                       .recompute = config.memory.recompute,
+                       .state = state_choice(layout.placement, layout.mesh),
+                       .overlap_layers = config.comm.overlap_layers};
   choice.num_microbatches = config.train.global_batch / (choice.data * choice.microbatch);
   if (choice.pipeline > 1) {
-    choice.schedule = config.pipeline.schedule;
-    choice.chunks = config.pipeline.chunks.value_or(
-        is_table(config.pipeline)
-            ? 1
-            : default_chunks(parse_pipeline_schedule(config.pipeline.schedule)));
+    const PlannedRun run = plan_run(config, resolve_model(config), target);
+    const PipelineSchedule schedule = parse_pipeline_schedule(config.pipeline.schedule);
+    choice.schedule = name(schedule);
+    choice.chunks = config.pipeline.chunks.value_or(default_chunks(schedule));
+    choice.layers = run.plan.pipeline->layers;
   }
   return choice;
 }

@@ -74,9 +74,9 @@ struct DrawnRun {
     }
   }
 
-  std::vector<PlanChoice> space() const {
-    return plan_space(
-        filled_in(config, cluster, *config.parallel.ranks), cluster, *config.parallel.ranks, {});
+  std::vector<PlanChoice> space(const AllowedChoices& allowed = {}) const {
+    const std::int64_t ranks = *config.parallel.ranks;
+    return plan_space(filled_in(config, cluster, ranks), cluster, ranks, allowed);
   }
 
   TestDirectory directory;

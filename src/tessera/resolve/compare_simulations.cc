@@ -10,7 +10,6 @@
 #include "tessera/base/error.h"
 #include "tessera/base/format.h"
 #include "tessera/base/json.h"
-#include "tessera/simulate/compare_traces.h"
 
 namespace tessera {
 namespace {
@@ -155,6 +154,23 @@ SimulationSummary parse_simulation(std::string_view text, const std::string& fil
   return summary;
 }
 
+Differences cause_differences(const SimulationSummary& a, const SimulationSummary& b) {
+  Differences differences = {.a = a.step, .b = b.step, .rows = {}};
+  std::map<std::string, DifferenceRow> by_text;
+  for (const auto& [what, ticks] : a.causes) {
+    by_text[what].a += ticks;
+  }
+  for (const auto& [what, ticks] : b.causes) {
+    by_text[what].b += ticks;
+  }
+  for (auto& [what, row] : by_text) {
+    row.what = what;
+    differences.rows.push_back(row);
+  }
+  sort_rows(differences);
+  return differences;
+}
+
 std::string compare_simulations_text(const SimulationSummary& a,
                                      const SimulationSummary& b,
                                      const CompareRows& rows) {
@@ -174,25 +190,13 @@ std::string compare_simulations_text(const SimulationSummary& a,
     }
   }
   text += changes.empty() ? "both are of the same model, keys, mesh and cluster\n" : changes;
-  Differences differences = {.a = a.step, .b = b.step, .rows = {}};
-  std::map<std::string, DifferenceRow> by_text;
-  for (const auto& [what, ticks] : a.causes) {
-    by_text[what].a += ticks;
-  }
-  for (const auto& [what, ticks] : b.causes) {
-    by_text[what].b += ticks;
-  }
-  for (auto& [what, row] : by_text) {
-    row.what = what;
-    differences.rows.push_back(row);
-  }
-  sort_rows(differences);
   return text +
          format("step {:.4g} s in A, {:.4g} s in B: B takes {}\n\n",
                 to_seconds(a.step),
                 to_seconds(b.step),
                 percent_text(to_seconds(a.step), to_seconds(b.step))) +
-         differences_text(differences, {.what = "by cause", .a = "A", .b = "B"}, rows.most);
+         differences_text(
+             cause_differences(a, b), {.what = "by cause", .a = "A", .b = "B"}, rows.most);
 }
 
 }  // namespace tessera

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "tessera/resolve/compare_run.h"
+#include "tessera/simulate/compare_traces.h"
 #include "tessera/simulate/ticks.h"
 
 namespace tessera {
@@ -22,6 +23,9 @@ struct SimulationSummary {
 // Reads that. Errors: kInvalidData naming the file and the member that is not as docs/formats.md
 // has it.
 SimulationSummary parse_simulation(std::string_view text, const std::string& file);
+
+// The difference in time by causes.
+Differences cause_differences(const SimulationSummary& a, const SimulationSummary& b);
 
 // What differs in what they are of, then the difference in time by causes.
 std::string compare_simulations_text(const SimulationSummary& a,

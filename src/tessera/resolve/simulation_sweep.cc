@@ -54,7 +54,8 @@ double speed_of_rank(const SweepRow& row) {
   return row.tokens_per_second / static_cast<double>(row.ranks);
 }
 
-// Of a rank, over that of the first row with a run.
+}  // namespace
+
 double efficiency(const std::vector<SweepRow>& rows, const SweepRow& row) {
   for (const SweepRow& first : rows) {
     if (first.problem.empty()) {
@@ -63,8 +64,6 @@ double efficiency(const std::vector<SweepRow>& rows, const SweepRow& row) {
   }
   return 0.0;
 }
-
-}  // namespace
 
 Sweep parse_sweep(std::string_view text) {
   const std::size_t equals = text.find('=');
@@ -93,7 +92,8 @@ SweepRow sweep_row(std::string value, const std::function<SweepRow()>& row) {
   try {
     found = row();
   } catch (const Error& error) {
-    if (error.code() != ErrorCode::kInvalidConfig && error.code() != ErrorCode::kInvalidArgument) {
+    if (error.code() != ErrorCode::kInvalidConfig && error.code() != ErrorCode::kInvalidArgument &&
+        error.code() != ErrorCode::kOutOfMemory) {
       throw;
     }
     found.problem = error.what();
@@ -118,27 +118,31 @@ SweepRow sweep_row(const SimulationReport& report) {
   return row;
 }
 
-std::string sweep_text(const Sweep& sweep, const std::vector<SweepRow>& rows) {
-  std::string text = format("{:<20} {:>10} {:>14} {:>11} {:>12} {:>16}\n",
+std::string sweep_text(const Sweep& sweep,
+                       const std::vector<SweepRow>& rows,
+                       std::string_view more) {
+  std::string text = format("{:<20} {:>10} {:>14} {:>11} {:>12} {:>16}{}\n",
                             sweep.key,
                             "step s",
                             "tokens/s",
                             "efficiency",
                             "memory",
-                            "exposed traffic");
+                            "exposed traffic",
+                            more);
   for (const SweepRow& row : rows) {
     if (!row.problem.empty()) {
       text += format("{:<20} {}\n", row.value, row.problem);
       continue;
     }
-    text += format("{:<20} {:>10.4g} {:>14} {:>9.1f} % {:>12} {:>14.1f} %{}\n",
+    text += format("{:<20} {:>10.4g} {:>14} {:>9.1f} % {:>12} {:>14.1f} %{}{}\n",
                    row.value,
                    row.seconds,
                    format_grouped(static_cast<std::int64_t>(row.tokens_per_second)),
                    100.0 * efficiency(rows, row),
                    format_bytes(row.memory_bytes),
                    100.0 * row.exposed / row.seconds,
-                   row.fits ? "" : "  does not fit");
+                   row.fits ? "" : "  does not fit",
+                   row.more);
   }
   std::set<std::string> constants;
   for (const SweepRow& row : rows) {

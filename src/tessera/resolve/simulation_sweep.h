@@ -32,14 +32,21 @@ struct SweepRow {
   bool fits = true;
   std::string constants = {};  // as of SimulationReport
   bool is_estimate = false;
+  std::string more = {};  // said of it at the end of its line
 };
 
-// A row of what `report` makes; with the problem where it throws kInvalidConfig.
+// A row of what `row` makes; with the problem where it throws kInvalidConfig or kOutOfMemory.
 SweepRow sweep_row(std::string value, const std::function<SweepRow()>& row);
 SweepRow sweep_row(const SimulationReport& report);
 
-// A table for people, with each row's tokens/s of a rank over those of the first; and as JSON.
-std::string sweep_text(const Sweep& sweep, const std::vector<SweepRow>& rows);
+// Tokens/s of a rank, over those of the first row with a run.
+double efficiency(const std::vector<SweepRow>& rows, const SweepRow& row);
+
+// A table for people, with the efficiency of each row, and `more` above what rows say beyond; and
+// as JSON.
+std::string sweep_text(const Sweep& sweep,
+                       const std::vector<SweepRow>& rows,
+                       std::string_view more = "");
 std::string sweep_json(const Sweep& sweep, const std::vector<SweepRow>& rows);
 
 }  // namespace tessera
