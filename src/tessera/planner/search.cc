@@ -20,7 +20,7 @@ constexpr std::size_t kBounds = 16;
 constexpr std::size_t kEvaluations = 2;
 // After so many turns without an evaluation the plan that seems fastest is evaluated all the same:
 // what is known to be fast leaves others out.
-constexpr int kPatience = 8;
+constexpr int kPatience = 3;
 // Before any is known to be fast, those are evaluated whose bounds are so many times the lowest;
 // after half of the time, whatever they are.
 constexpr double kHope = 1.25;

@@ -131,12 +131,18 @@ std::vector<std::int64_t> even_layers(std::int64_t layers, std::int64_t stages, 
   return split;
 }
 
-// A pipeline alone has a last stage that may be spared.
-std::vector<Recompute> recompute_choices(std::int64_t pipeline) {
-  std::vector<Recompute> found = {
-      Recompute::kNone, Recompute::kFull, Recompute::kAttention, Recompute::kEverySecondProduct};
-  if (pipeline > 1) {
-    found.push_back(Recompute::kFullButLastStage);
+// None, all and the run's own; and where that is allowed, every kind. A pipeline alone has a last
+// stage that may be spared.
+std::vector<Recompute> recompute_choices(const RunConfig& config,
+                                         std::int64_t pipeline,
+                                         bool allowed) {
+  using enum Recompute;
+  std::vector<Recompute> found;
+  for (const Recompute kind : {kNone, kFull, kAttention, kEverySecondProduct, kFullButLastStage}) {
+    const bool is_usual = kind == kNone || kind == kFull || kind == config.memory.recompute;
+    if ((allowed || is_usual) && (kind != kFullButLastStage || pipeline > 1)) {
+      found.push_back(kind);
+    }
   }
   return found;
 }
@@ -264,7 +270,8 @@ class Space {
   void add_states(PlanChoice choice, const std::vector<StateChoice>& states) {
     const bool adds_float8 = allowed_.float8 && config_.float8.recipe == Float8Recipe::kOff;
     for (const bool float8 : {false, true}) {
-      for (const Recompute recompute : recompute_choices(choice.pipeline)) {
+      for (const Recompute recompute :
+           recompute_choices(config_, choice.pipeline, allowed_.recompute)) {
         for (const std::int64_t overlap_layers :
              overlap_choices(config_, choice.data, allowed_.overlap)) {
           for (const StateChoice& state : states) {
@@ -297,14 +304,16 @@ AllowedChoices parse_allowed(std::string_view text) {
   for (std::size_t begin = 0; begin < text.size();) {
     const std::size_t comma = std::min(text.find(',', begin), text.size());
     const std::string_view word = text.substr(begin, comma - begin);
-    bool* const known = word == "int8"      ? &allowed.int8
-                        : word == "int4"    ? &allowed.int4
-                        : word == "float8"  ? &allowed.float8
-                        : word == "overlap" ? &allowed.overlap
-                                            : nullptr;
+    bool* const known = word == "int8"        ? &allowed.int8
+                        : word == "int4"      ? &allowed.int4
+                        : word == "float8"    ? &allowed.float8
+                        : word == "overlap"   ? &allowed.overlap
+                        : word == "recompute" ? &allowed.recompute
+                                              : nullptr;
     TESSERA_REQUIRE(known != nullptr,
                     ErrorCode::kInvalidConfig,
-                    "--allow={}: found \"{}\", expected a list of int8, int4, float8 and overlap",
+                    "--allow={}: found \"{}\", expected a list of int8, int4, float8, overlap "
+                    "and recompute",
                     text,
                     word);
     *known = true;

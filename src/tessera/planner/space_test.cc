@@ -151,14 +151,20 @@ TEST_F(SpaceTest, AChoiceIsReadFromItsRun) {
 }
 
 TEST_F(SpaceTest, HasEveryKindOfRecompute) {
-  std::set<std::string> kinds;
-  for (const PlanChoice& choice : drawn_.space()) {
-    kinds.insert(recompute_words(choice));
-    EXPECT_TRUE(choice.recompute != Recompute::kFullButLastStage || choice.pipeline > 1);
-  }
-  EXPECT_EQ(kinds,
-            (std::set<std::string>{
-                "none", "full", "full_but_last_stage", "attention", "every_second_product"}));
+  using Kinds = std::set<std::string>;
+  const auto kinds = [&](const AllowedChoices& allowed) {
+    Kinds found;
+    for (const PlanChoice& choice : drawn_.space(allowed)) {
+      found.insert(recompute_words(choice));
+      EXPECT_TRUE(choice.recompute != Recompute::kFullButLastStage || choice.pipeline > 1);
+    }
+    return found;
+  };
+  EXPECT_EQ(kinds({}), (Kinds{"none", "full"}));
+  EXPECT_EQ(kinds({.recompute = true}),
+            (Kinds{"none", "full", "full_but_last_stage", "attention", "every_second_product"}));
+  apply_override(drawn_.config, "--memory.recompute=attention");
+  EXPECT_EQ(kinds({}), (Kinds{"none", "full", "attention"}));
 }
 
 TEST_F(SpaceTest, SaysWhatItLeavesOut) {

@@ -12,10 +12,11 @@ namespace tessera {
 
 // What plans may do that the run file does not. Formats change numbers.
 struct AllowedChoices {
-  bool int8 = false;     // parameters and gradients on the wire
-  bool int4 = false;     // gradients on the wire
-  bool float8 = false;   // products of the layers
-  bool overlap = false;  // state one or two layers ahead
+  bool int8 = false;       // parameters and gradients on the wire
+  bool int4 = false;       // gradients on the wire
+  bool float8 = false;     // products of the layers
+  bool overlap = false;    // state one or two layers ahead
+  bool recompute = false;  // every kind of it
 };
 
 // How states of a placement lie, by the name of a preset where there is one.
