@@ -48,6 +48,7 @@
 namespace {
 
 using tessera::DType;
+using tessera::median;
 using tessera::View;
 using tessera::Views;
 using tessera::cpu::Context;

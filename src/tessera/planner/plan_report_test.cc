@@ -94,8 +94,10 @@ TEST(PlanReport, AWrittenPlanTakesWhatWasSaid) {
     apply_override(config, text);
   }
   for (const char* const words : {"t2 p1 full b1", "p2 d2 attention b1"}) {
-    FoundPlans found =
-        find_plans(config, drawn.cluster, {.search = {.exhaustive = true}, .words = words});
+    FoundPlans found = find_plans(
+        config,
+        drawn.cluster,
+        {.search = {.exhaustive = true}, .allowed = {.recompute = true}, .words = words});
     const std::vector<RankedPlan> plans = found.plans;
     constexpr std::size_t kTried = 4;
     ASSERT_GE(plans.size(), kTried);

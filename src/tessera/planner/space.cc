@@ -333,6 +333,7 @@ RunConfig filled_in(const RunConfig& config, const Cluster& cluster, std::int64_
   filled.train.global_batch = config.train.global_batch;
   filled.optimizer.gradients = config.optimizer.gradients;
   filled.pipeline.slices = config.pipeline.slices;
+  filled.memory.recompute = config.memory.recompute;
   return filled;
 }
 

@@ -139,7 +139,7 @@ TEST_F(SpaceTest, AChoiceIsReadFromItsRun) {
   std::size_t pipelines = 0;
   std::size_t degrees = 0;
   constexpr std::size_t kStep = 17;
-  const std::vector<PlanChoice> space = drawn_.space({.overlap = true});
+  const std::vector<PlanChoice> space = drawn_.space({.overlap = true, .recompute = true});
   for (std::size_t i = 0; i < space.size(); i += kStep) {
     EXPECT_TRUE(choice_of(resolved(own_, space[i]), target_of(drawn_.cluster)) == space[i])
         << all_words(space[i]);
