@@ -210,7 +210,7 @@ TEST(ParseCluster, RefusesKeysThatContradictOthers) {
   const std::size_t begin = whole_file.find("\n[device.curve]");
   const std::size_t end = whole_file.find("\n[[levels]]");
   EXPECT_EQ(refusal_of(whole_file.substr(begin, end - begin), ""),
-            "c.toml:32:9: source.curve: found string \"by hand\", expected none, since there is no "
+            "c.toml:35:9: source.curve: found string \"by hand\", expected none, since there is no "
             "[device.curve]");
 }
 
@@ -371,7 +371,7 @@ TEST(ClusterText, EveryFileReadsBackEqual) {
     EXPECT_EQ(parse_cluster(to_toml(cluster), cluster.source), cluster) << entry.path();
     ++files;
   }
-  EXPECT_EQ(files, 15);
+  EXPECT_EQ(files, 16);
 }
 
 TEST(ClusterText, AnyFigureReadsBackEqual) {
