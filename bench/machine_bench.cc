@@ -80,7 +80,7 @@ constexpr std::string_view kTensorInOrder =
 constexpr std::string_view kRecompute = "[memory]\nrecompute = \"full\"\n";
 
 const std::vector<Case>& cases() {
-  static const std::vector<Case> all = {
+  static const std::vector<Case> kAll = {
       {"llama 320 x 5, 2 x 384", kSmall, 384, 2, 2},
       {"llama 320 x 5, 8 x 96", kSmall, 96, 8, 8},
       {"llama 320 x 5, 4 x 384, 2 microbatches", kSmall, 384, 4, 2},
@@ -111,7 +111,7 @@ const std::vector<Case>& cases() {
       {"qwen3 256 x 8, 2 x 400, bf16", kQwen, 400, 2, 2, {}, "bf16"},
       {"qwen3 256 x 8, 4 x 400, fsdp", kQwen, 400, 4, 2, kTwo},
       {"qwen3 256 x 8, 4 x 400, tensor in order", kQwen, 400, 4, 4, kTensorInOrder}};
-  return all;
+  return kAll;
 }
 
 // Ids below those of every model.
@@ -196,9 +196,9 @@ Options parse(std::span<char*> arguments) {
     } else if (argument.starts_with("--dir=")) {
       options.directory = value("--dir=");
     } else if (argument.starts_with("--rounds=")) {
-      options.rounds = std::max(1, std::atoi(value("--rounds=").data()));
+      options.rounds = std::max(1, std::atoi(std::string(value("--rounds=")).c_str()));
     } else if (argument.starts_with("--steps=")) {
-      options.steps = std::max(1, std::atoi(value("--steps=").data()));
+      options.steps = std::max(1, std::atoi(std::string(value("--steps=")).c_str()));
     }
   }
   return options;

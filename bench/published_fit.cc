@@ -25,7 +25,7 @@
 #include <string_view>
 #include <vector>
 
-#include "bench/fitted_constants.h"
+#include "bench/published_constants.h"
 #include "tessera/base/error.h"
 #include "tessera/base/format.h"
 #include "tessera/base/print.h"

@@ -6,8 +6,7 @@
 namespace tessera {
 
 OwedSaves::OwedSaves(const CheckpointSection& checkpoint)
-    : every_(checkpoint.every),
-      minutes_(minutes_between_checkpoints(checkpoint)) {}
+    : every_(checkpoint.every), minutes_(minutes_between_checkpoints(checkpoint)) {}
 
 void OwedSaves::note_step(std::int64_t step) {
   owes_save_ = owes_save_ || (every_ > 0 && step % every_ == 0);
