@@ -20,6 +20,24 @@ double beside_layers(const LiveBytes::Pass& pass, double before, double own, dou
   return pass.layers.empty() ? 0.0 : std::max(0.0, least);
 }
 
+// The pass that a call is of, the first microbatch's; null of others.
+LiveBytes::Pass* pass_of(const Code& code, const Call& call, LiveBytes& found) {
+  if (call.microbatch != 0 || code.kind != CodeKind::kWork) {
+    return nullptr;
+  }
+  return code.action == Action::kForward    ? &found.forward
+         : code.action == Action::kBackward ? &found.backward
+                                            : nullptr;
+}
+
+// The most that lives where an instruction of `layer` stands.
+double& most_at(LiveBytes::Pass& pass, std::int32_t layer) {
+  if (layer >= 0) {
+    return pass.layers[layer];
+  }
+  return pass.layers.empty() ? pass.before : pass.after;
+}
+
 }  // namespace
 
 LiveBytes live_bytes(const Program& program) {
@@ -27,27 +45,23 @@ LiveBytes live_bytes(const Program& program) {
   LifeWalk walk(program);
   double now = 0.0;
   for (const Call& call : program.calls) {
-    const Code& code = program[call.segment].code;
-    const bool is_first = call.microbatch == 0 && code.kind == CodeKind::kWork;
-    const bool is_forward = is_first && code.action == Action::kForward;
-    const bool is_backward = is_first && code.action == Action::kBackward;
-    LiveBytes::Pass& pass = is_forward ? found.forward : found.backward;
+    const Segment& segment = program[call.segment];
+    LiveBytes::Pass* const pass = pass_of(segment.code, call, found);
     for (const LifeEvent& event : walk.next_call()) {
       const auto bytes = static_cast<double>(program[event.of.buffer].padded_bytes());
       now += event.is_end ? -bytes : bytes;
       found.most = std::max(found.most, now);
-      if (!is_forward && !is_backward) {
-        continue;
+      if (pass != nullptr) {
+        const auto place = static_cast<std::size_t>(event.at.instruction);
+        double& most = most_at(*pass, segment.instructions[place].layer);
+        most = std::max(most, now);
       }
-      const std::int32_t layer =
-          program[call.segment].instructions[static_cast<std::size_t>(event.at.instruction)].layer;
-      double& most = layer >= 0            ? pass.layers[layer]
-                     : pass.layers.empty() ? pass.before
-                                           : pass.after;
-      most = std::max(most, now);
     }
-    found.after_forward = is_forward ? now : found.after_forward;
-    found.after_backward = is_backward ? now : found.after_backward;
+    if (pass == &found.forward) {
+      found.after_forward = now;
+    } else if (pass == &found.backward) {
+      found.after_backward = now;
+    }
   }
   return found;
 }

@@ -13,11 +13,11 @@ struct Counts {
 };
 
 std::size_t num_ranks(std::span<const OrderedAction> order) {
-  std::int32_t most = -1;
+  std::int32_t most = 0;
   for (const OrderedAction& action : order) {
     most = std::max(most, action.rank);
   }
-  return static_cast<std::size_t>(most + 1);
+  return static_cast<std::size_t>(most) + 1;
 }
 
 // An action of a stage.
