@@ -1,5 +1,6 @@
 #include "tessera/resolve/whole_training.h"
 
+#include <cstdint>
 #include <string>
 
 #include <gtest/gtest.h>
@@ -30,10 +31,11 @@ TEST(WholeTraining, CountsHoursAndCheckpoints) {
   EXPECT_DOUBLE_EQ(training.device_hours, 4.0 * 500 / 3600);
   EXPECT_DOUBLE_EQ(training.usd, 8.0 * 500 / 3600);
   EXPECT_EQ(training.num_checkpoints, 11);
-  // Embedding and head of 300 rows, the layer, three norms: weights and two moments in f32.
-  const std::int64_t parameters = 2 * 300 * 8 + (8 * 8 + 2 * 4 * 8 + 8 * 8 + 3 * 8 * 16) + 3 * 8;
-  EXPECT_EQ(training.checkpoint_bytes, 3 * 4 * parameters);
-  EXPECT_DOUBLE_EQ(training.seconds_of_checkpoint, 12e-6 * static_cast<double>(parameters));
+  // Weights and two moments in f32. Embedding and head have 2 * 300 rows of 8, the layer's four
+  // products of attention 64 + 32 + 32 + 64 and its three others 8 * 16 each, three norms 8 each.
+  constexpr std::int64_t kParameters = 4800 + 192 + 384 + 24;
+  EXPECT_EQ(training.checkpoint_bytes, 12 * kParameters);
+  EXPECT_DOUBLE_EQ(training.seconds_of_checkpoint, 12e-6 * static_cast<double>(kParameters));
 }
 
 TEST(WholeTraining, SavesByTime) {
