@@ -67,9 +67,9 @@ void expect_pipeline_bounds(std::uint64_t seed, std::int64_t ranks, std::size_t 
 
 TEST(PlannedRuns, BoundsOfPipelinesAreBelowWhatIsSimulated) {
   for (std::uint64_t seed = 0; seed < 4; ++seed) {
-    expect_pipeline_bounds(seed, 4, 37);
+    expect_pipeline_bounds(seed, 4, 73);
   }
-  expect_pipeline_bounds(1, 8, 83);
+  expect_pipeline_bounds(1, 8, 167);
 }
 
 TEST(PlannedRuns, TheSearchFindsWhatAllPlansHave) {
