@@ -1,9 +1,11 @@
 #include "tessera/planner/space.h"
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <map>
 #include <optional>
+#include <string_view>
 #include <utility>
 
 #include "tessera/actions/schedules.h"
@@ -297,6 +299,22 @@ class Space {
   std::vector<std::string> left_out_;
 };
 
+// What the word allows; null for other words.
+bool* choice_of_word(AllowedChoices& allowed, std::string_view word) {
+  constexpr std::array<std::pair<std::string_view, bool AllowedChoices::*>, 5> kWords = {
+      {{"int8", &AllowedChoices::int8},
+       {"int4", &AllowedChoices::int4},
+       {"float8", &AllowedChoices::float8},
+       {"overlap", &AllowedChoices::overlap},
+       {"recompute", &AllowedChoices::recompute}}};
+  for (const auto& [name, choice] : kWords) {
+    if (name == word) {
+      return &(allowed.*choice);
+    }
+  }
+  return nullptr;
+}
+
 }  // namespace
 
 AllowedChoices parse_allowed(std::string_view text) {
@@ -304,12 +322,7 @@ AllowedChoices parse_allowed(std::string_view text) {
   for (std::size_t begin = 0; begin < text.size();) {
     const std::size_t comma = std::min(text.find(',', begin), text.size());
     const std::string_view word = text.substr(begin, comma - begin);
-    bool* const known = word == "int8"        ? &allowed.int8
-                        : word == "int4"      ? &allowed.int4
-                        : word == "float8"    ? &allowed.float8
-                        : word == "overlap"   ? &allowed.overlap
-                        : word == "recompute" ? &allowed.recompute
-                                              : nullptr;
+    bool* const known = choice_of_word(allowed, word);
     TESSERA_REQUIRE(known != nullptr,
                     ErrorCode::kInvalidConfig,
                     "--allow={}: found \"{}\", expected a list of int8, int4, float8, overlap "
