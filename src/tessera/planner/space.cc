@@ -362,7 +362,8 @@ std::vector<PlanChoice> plan_space(const RunConfig& config,
 std::vector<std::string> left_out_of_space(const RunConfig& config,
                                            const Cluster& cluster,
                                            std::int64_t ranks) {
-  Space space(config, cluster, {});
+  const AllowedChoices allowed;
+  Space space(config, cluster, allowed);
   space.add_ranks(ranks);
   return space.take_left_out();
 }
