@@ -30,7 +30,8 @@ enum class Place { kRunning, kWarpBarrier, kBlockBarrier, kEnd };
 
 // One CUDA thread. It takes part in one block after the other, on the same stack.
 struct Fiber {
-  std::unique_ptr<std::byte[]> stack = std::make_unique<std::byte[]>(kStackBytes);
+  // Pages that are never reached take no memory, and no time.
+  std::unique_ptr<std::byte[]> stack = std::make_unique_for_overwrite<std::byte[]>(kStackBytes);
   std::jmp_buf place = {};  // where it goes on
   bool entered = false;     // its stack is in use
   Place at = Place::kRunning;
@@ -158,15 +159,14 @@ void __syncthreads() {
   leave(Place::kBlockBarrier);
 }
 
-void exchange_bytes(const void* own, std::size_t bytes, void* all) {
+const std::byte* exchange_bytes(const void* own, std::size_t bytes) {
   TESSERA_CHECK(bytes <= kMaxExchanged, "{} bytes of a lane", bytes);
   Block& block = running_block();
   const std::size_t warp = threadIdx.x / kLanes;
   auto& place = block.exchanged[warp][block.running->num_exchanges++ % 2];
   std::memcpy(&place[threadIdx.x % kLanes * bytes], own, bytes);
   leave(Place::kWarpBarrier);
-  const std::size_t lanes = std::min(blockDim.x - warp * kLanes, kLanes);
-  std::memcpy(all, place.data(), lanes * bytes);
+  return place.data();
 }
 
 void set_thread_order(ThreadOrder order) {

@@ -5,11 +5,13 @@
 // a warp where its lanes exchange values; blocks run one after the other, and so do kernels that
 // several threads launch.
 
+#include <algorithm>
 #include <array>
 #include <bit>
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
+#include <cstring>
 #include <functional>
 #include <vector>
 
@@ -39,20 +41,33 @@ using std::isnan;
 // Waits until all threads of the block have come here.
 void __syncthreads();
 
-// Gives `bytes` of this thread's to its warp, and gets those of all 32 lanes, one behind the other;
-// zeros of lanes that a small block does not have. All threads of the warp come here.
-void exchange_bytes(const void* own, std::size_t bytes, void* all);
+// Gives `bytes` of this thread's to its warp; returns those of its 32 lanes, one after the other,
+// valid until this thread's next exchange. All threads of the warp come here.
+const std::byte* exchange_bytes(const void* own, std::size_t bytes);
 
+// How many lanes this thread's warp has.
+inline unsigned lanes_of_warp() {
+  return std::min(blockDim.x - threadIdx.x / 32 * 32, 32U);
+}
+
+// What all lanes give; zeros of lanes that a small block does not have.
 template <class T>
 std::array<T, 32> exchange(const T& own) {
   std::array<T, 32> all = {};
-  exchange_bytes(&own, sizeof own, all.data());
+  const std::byte* const given = exchange_bytes(&own, sizeof own);
+  std::memcpy(all.data(), given, lanes_of_warp() * sizeof own);
   return all;
 }
 
 template <class T>
 T __shfl_xor_sync(unsigned /*mask*/, T value, int lanes) {
-  return exchange(value)[(threadIdx.x % 32) ^ static_cast<unsigned>(lanes)];
+  const unsigned lane = (threadIdx.x % 32) ^ static_cast<unsigned>(lanes);
+  const std::byte* const given = exchange_bytes(&value, sizeof value);
+  T other = {};
+  if (lane < lanes_of_warp()) {
+    std::memcpy(&other, &given[lane * sizeof value], sizeof value);
+  }
+  return other;
 }
 
 template <class T>
