@@ -119,15 +119,17 @@ function(tessera_compile_in_batches target size)
 endfunction()
 
 # tessera_module(NAME [SMALL] SOURCES file... [ALONE file...] [TESTS file...] [LIBRARIES target...]
-#                [TEST_LIBRARIES target...] [LABEL label] [PRECOMPILE header...])
+#                [TEST_LIBRARIES target...] [LABEL label] [PRECOMPILE header...]
+#                [UNSANITIZED pattern...])
 #
 # SOURCES become part of libtessera; LIBRARIES are what their .cc files include. ALONE are those of
 # them, and of TESTS, whose own names others have, too. TESTS become one GoogleTest program, NAME_test, registered
-# with CTest under LABEL (default: unit), which links TEST_LIBRARIES too. PRECOMPILE: what most
-# SOURCES include and take long over. SMALL: they run once and are compiled for size.
+# with CTest under LABEL (default: unit), which links TEST_LIBRARIES too; UNSANITIZED is as in
+# tessera_test(). PRECOMPILE: what most SOURCES include and take long over. SMALL: they run once and
+# are compiled for size.
 function(tessera_module name)
   cmake_parse_arguments(PARSE_ARGV 1 arg "SMALL" "LABEL"
-                        "SOURCES;ALONE;TESTS;LIBRARIES;TEST_LIBRARIES;PRECOMPILE")
+                        "SOURCES;ALONE;TESTS;LIBRARIES;TEST_LIBRARIES;PRECOMPILE;UNSANITIZED")
   if(arg_SOURCES)
     add_library(tessera_${name} OBJECT ${arg_SOURCES})
     tessera_compile_in_batches(tessera_${name} 16 SOURCES ${arg_SOURCES} ALONE ${arg_ALONE})
@@ -149,7 +151,8 @@ function(tessera_module name)
   endif()
   if(arg_TESTS)
     tessera_test(${name}_test SOURCES ${arg_TESTS} ALONE ${arg_ALONE} LABEL ${arg_LABEL}
-                 LIBRARIES ${arg_LIBRARIES} ${arg_TEST_LIBRARIES})
+                 LIBRARIES ${arg_LIBRARIES} ${arg_TEST_LIBRARIES}
+                 UNSANITIZED ${arg_UNSANITIZED})
   endif()
 endfunction()
 

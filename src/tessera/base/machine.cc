@@ -97,7 +97,9 @@ int usable_cores() {
   const bool known = ::sched_getaffinity(0, set_bytes, set) == 0;
   int cores = known ? CPU_COUNT_S(set_bytes, set) : 1;
   CPU_FREE(set);
-  if (const std::optional<double> quota = cgroup_limits().cores) {
+  // Read once: a plan's search asks thousands of times.
+  static const std::optional<double> quota = cgroup_limits().cores;
+  if (quota) {
     cores = std::min(cores, static_cast<int>(*quota));
   }
   return std::max(cores, 1);

@@ -78,10 +78,12 @@ void verify_results(const Graph& graph, NodeId id, std::vector<bool>& defined) {
   }
 }
 
-// Whether `output`, a gradient, is that of a parameter which is trained.
-bool is_of_trained(const Graph& graph, const Output& output) {
-  const ValueId parameter = graph.find_state(output.parameter, StateRole::kParameter);
-  return parameter.valid() && !graph[parameter].frozen;
+std::unordered_set<std::string_view> names_of_trained(const Graph& graph) {
+  std::unordered_set<std::string_view> names;
+  for (const ValueId parameter : graph.trained_parameters()) {
+    names.insert(graph[parameter].state.parameter);
+  }
+  return names;
 }
 
 std::int32_t chunk_of(const Graph& graph, ValueId value) {
@@ -96,6 +98,7 @@ bool is_accumulator(const ValueInfo& state) {
 
 void verify_kinds(const Graph& graph) {
   std::set<std::tuple<std::string_view, std::int32_t, std::int32_t>> gradients;
+  const std::unordered_set<std::string_view> trained = names_of_trained(graph);
   bool has_loss = false;
   for (const Output& output : graph.outputs) {
     const bool is_gradient = output.kind == OutputKind::kGradient;
@@ -108,7 +111,7 @@ void verify_kinds(const Graph& graph) {
                   output.name,
                   name(output.kind),
                   output.parameter);
-    TESSERA_CHECK(!is_gradient || is_of_trained(graph, output),
+    TESSERA_CHECK(!is_gradient || trained.contains(output.parameter),
                   "output {} is a gradient of \"{}\", which is no parameter that is trained",
                   output.name,
                   output.parameter);

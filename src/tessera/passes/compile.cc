@@ -143,8 +143,8 @@ constexpr std::array kPasses = {
          [](const Compilation& c) {
            return c.options.attention_kernels != AttentionKernels::kFlash;
          },
-         on<Graph>([](const Graph& graph, const Compilation& c) {
-           return unfuse_attention(graph, c.options.attention_kernels);
+         on<Graph>([](Graph graph, const Compilation& c) {
+           return unfuse_attention(std::move(graph), c.options.attention_kernels);
          }),
          "after slice_tokens, which knows attention; backward follows it"},
     Pass{"add_dropout",
@@ -253,8 +253,8 @@ constexpr std::array kPasses = {
          "before fuse, which joins nodes across the line between kept and recomputed values"},
     Pass{"fuse",
          [](const Compilation& c) { return c.options.fuse || slices_of(c) > 1; },
-         on<Graph>([](const Graph& graph, const Compilation& c) {
-           return c.options.fuse ? fuse(graph) : fuse_loss(graph);
+         on<Graph>([](Graph graph, const Compilation& c) {
+           return c.options.fuse ? fuse(std::move(graph)) : fuse_loss(std::move(graph));
          }),
          "on all nodes that there will be; of slices the loss always, so that sums are the same"},
     Pass{"join_accumulation",

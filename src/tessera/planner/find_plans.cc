@@ -30,6 +30,14 @@ std::size_t kind_of(const PlanChoice& choice) {
                                          choice.overlap_layers));
 }
 
+// By how much a bound of memory is too small depends on what a pipeline holds, not on how states are
+// cut.
+std::size_t memory_kind_of(const PlanChoice& choice) {
+  PlanChoice of_states = choice;
+  of_states.state = {};
+  return std::hash<std::string>()(all_words(of_states));
+}
+
 // That of the run file; none where it makes no run.
 std::optional<PlanChoice> choice_of_file(const RunConfig& config,
                                          const Cluster& cluster,
@@ -56,18 +64,22 @@ bool is_plain(const PlanChoice& choice) {
          !choice.state.degrees && (choice.pipeline == 1 || choice.schedule == "1f1b");
 }
 
-// The run file's plan, and plain ones of every mesh, of which one that fits is soon found.
-std::vector<std::size_t> first_plans(const std::vector<PlanChoice>& space,
-                                     const std::optional<PlanChoice>& own) {
-  std::vector<std::size_t> first;
+// Plain plans of every mesh, of which one that fits is soon found.
+std::vector<std::size_t> plain_plans(const std::vector<PlanChoice>& space) {
+  std::vector<std::size_t> plain;
   for (std::size_t i = 0; i < space.size(); ++i) {
-    if (space[i] == own) {
-      first.insert(first.begin(), i);
-    } else if (is_plain(space[i])) {
-      first.push_back(i);
+    if (is_plain(space[i])) {
+      plain.push_back(i);
     }
   }
-  return first;
+  return plain;
+}
+
+std::optional<std::size_t> place_of(const std::optional<PlanChoice>& choice,
+                                    const std::vector<PlanChoice>& space) {
+  const auto place = choice ? std::ranges::find(space, *choice) : space.end();
+  return place == space.end() ? std::nullopt
+                              : std::optional(static_cast<std::size_t>(place - space.begin()));
 }
 
 // Smaller is preferred among plans whose times are not told apart.
@@ -254,9 +266,8 @@ void add_own(const std::vector<PlanChoice>& space,
              const SearchResult& result,
              const PlannedRuns& runs,
              FoundPlans& found) {
-  const auto place = own ? std::ranges::find(space, *own) : space.end();
-  if (place != space.end()) {
-    found.own = result.outcomes[static_cast<std::size_t>(place - space.begin())];
+  if (const std::optional<std::size_t> place = place_of(own, space)) {
+    found.own = result.outcomes[*place];
   }
   if (found.own && !found.own->is_refused && found.own->memory > 0) {
     return;
@@ -325,7 +336,9 @@ FoundPlans find_plans_or_least(const RunConfig& config,
       .bound = [&](std::size_t plan, int number) { return runs.bound(space[plan], number); },
       .evaluate = [&](std::size_t plan) { return runs.evaluate(space[plan]); },
       .kind = [&](std::size_t plan) { return kind_of(space[plan]); },
-      .first = first_plans(space, own)};
+      .memory_kind = [&](std::size_t plan) { return memory_kind_of(space[plan]); },
+      .own = place_of(own, space),
+      .plain = plain_plans(space)};
   const SearchResult result = search(problem, options.search);
   FoundPlans found = {.ranks = ranks,
                       .tokens_per_step = config.train.global_batch * config.data.sequence_length,

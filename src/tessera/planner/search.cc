@@ -7,6 +7,7 @@
 #include <limits>
 #include <map>
 #include <queue>
+#include <span>
 #include <thread>
 
 #include "tessera/base/elapsed.h"
@@ -18,12 +19,13 @@ namespace {
 // Looked at together, whatever the number of threads: bounds that are found, plans evaluated.
 constexpr std::size_t kBounds = 16;
 constexpr std::size_t kEvaluations = 2;
-// After so many turns without an evaluation the plan that seems fastest is evaluated all the same:
-// what is known to be fast leaves others out.
-constexpr int kPatience = 3;
-// Before any is known to be fast, those are evaluated whose bounds are so many times the lowest;
-// after half of the time, whatever they are.
+// Evaluated though others may be faster: a plan that seems to take so many times the lowest bound
+// at most.
 constexpr double kHope = 1.25;
+// In the last part of the time, and after so many turns without an evaluation, the plan that seems
+// fastest is evaluated all the same: what is known to be fast leaves others out.
+constexpr double kHaste = 0.6;
+constexpr int kPatience = 8;
 
 // Neighbours, whose first bounds have much in common, are one thread's.
 constexpr std::size_t kStride = 128;
@@ -60,7 +62,10 @@ void for_each(std::size_t count, int threads, const std::function<void(std::size
 class Search {
  public:
   Search(const SearchProblem& problem, const SearchOptions& options)
-      : problem_(problem), options_(options), start_(std::chrono::steady_clock::now()) {
+      : problem_(problem),
+        options_(options),
+        start_(std::chrono::steady_clock::now()),
+        plain_(problem.plain) {
     result_.outcomes.resize(problem.size);
     result_.bounds.resize(problem.size);
     heaps_.resize(static_cast<std::size_t>(problem.num_bounds));
@@ -97,8 +102,8 @@ class Search {
         result_.bounds[i] = problem_.bound(i, 0);
       }
     });
-    if (!options_.exhaustive) {
-      evaluate_first();
+    if (problem_.own && !options_.exhaustive) {
+      evaluate(*problem_.own);
     }
     for (std::size_t i = 0; i < problem_.size; ++i) {
       if (!result_.outcomes[i]) {
@@ -107,30 +112,13 @@ class Search {
     }
   }
 
-  // Until one fits, half of the time at most.
-  void evaluate_first() {
-    std::vector<std::size_t> plans = problem_.first;
-    const auto bound = [&](std::size_t plan) { return result_.bounds[plan].seconds; };
-    if (!plans.empty()) {
-      std::ranges::stable_sort(plans.begin() + 1, plans.end(), {}, bound);
-    }
-    std::erase_if(plans, [&](std::size_t plan) {
-      return result_.bounds[plan].is_refused || !result_.bounds[plan].fits;
-    });
-    for (auto next = plans.begin(); next != plans.end();) {
-      std::vector<std::size_t> batch;
-      for (; next != plans.end() && batch.size() < kEvaluations; ++next) {
-        if (bound(*next) < best()) {
-          batch.push_back(*next);
-        }
-      }
-      for_each(batch.size(), options_.threads, [&](std::size_t i) {
-        result_.outcomes[batch[i]] = problem_.evaluate(batch[i]);
-      });
-      std::ranges::for_each(batch, [&](std::size_t plan) { add(plan); });
-      if (result_.fastest || seconds_since(start_) > options_.seconds / 2) {
-        return;
-      }
+  // With its tightest bound: others are compared with it.
+  void evaluate(std::size_t plan) {
+    result_.bounds[plan] = problem_.bound(plan, problem_.num_bounds - 1);
+    if (!result_.bounds[plan].is_refused && result_.bounds[plan].fits) {
+      result_.outcomes[plan] = problem_.evaluate(plan);
+      learn_memory(plan);
+      add(plan);
     }
   }
 
@@ -141,10 +129,20 @@ class Search {
     } else if (!bound.fits) {
       ++result_.too_large;
     } else {
-      (is_ready(candidate) ? ready_[problem_.kind(candidate.plan)]
-                           : heaps_[static_cast<std::size_t>(candidate.next)])
-          .push(candidate);
+      heap_of(candidate).push(candidate);
     }
+  }
+
+  Heap& heap_of(const Candidate& candidate) {
+    return !is_ready(candidate)       ? heaps_[static_cast<std::size_t>(candidate.next)]
+           : is_doubtful(candidate)   ? doubtful_
+                                      : ready_[problem_.kind(candidate.plan)];
+  }
+
+  // Whether it is likely not to fit, by what others took of its kind.
+  bool is_doubtful(const Candidate& candidate) const {
+    const auto most = most_memory_.find(problem_.memory_kind(candidate.plan));
+    return most != most_memory_.end() && result_.bounds[candidate.plan].memory > most->second;
   }
 
   void add(std::size_t plan) {
@@ -170,10 +168,12 @@ class Search {
 
   bool is_ready(const Candidate& candidate) const { return candidate.next == problem_.num_bounds; }
 
-  // The heap whose top may be fastest; null where nothing may be faster than the fastest.
+  // The heap whose top may be fastest, one of doubtful plans where there is no other; null where
+  // nothing may be faster than the fastest.
   Heap* lowest() {
     Heap* found = nullptr;
     const auto look = [&](Heap& heap) {
+      drop_evaluated(heap);
       if (!heap.empty() && heap.top().seconds < best() &&
           (found == nullptr || found->top() > heap.top())) {
         found = &heap;
@@ -181,30 +181,48 @@ class Search {
     };
     std::ranges::for_each(heaps_, look);
     for (auto& [kind, heap] : ready_) {
+      set_doubtful_apart(heap);
       look(heap);
+    }
+    if (found == nullptr) {
+      look(doubtful_);
     }
     return found;
   }
 
-  // That of the plan that seems fastest by what others of its kind took, of those with all bounds;
-  // of those with most bounds where none has all.
+  void drop_evaluated(Heap& heap) const {
+    while (!heap.empty() && result_.outcomes[heap.top().plan]) {
+      heap.pop();
+    }
+  }
+
+  void set_doubtful_apart(Heap& ready) {
+    drop_evaluated(ready);
+    while (!ready.empty() && is_doubtful(ready.top())) {
+      doubtful_.push(pop(ready));
+      drop_evaluated(ready);
+    }
+  }
+
+  // That of the plan that seems fastest, of those with all bounds, by what others of its kind took;
+  // null where there is none.
   Heap* nearest() {
     Heap* found = nullptr;
     double least = std::numeric_limits<double>::infinity();
     for (auto& [kind, heap] : ready_) {
-      const auto ratio = ratios_.find(kind);
-      const double seconds =
-          heap.empty() ? least
-                       : heap.top().seconds * (ratio == ratios_.end() ? 1.0 : ratio->second);
-      if (!heap.empty() && heap.top().seconds < best() && seconds < least) {
-        least = seconds;
+      set_doubtful_apart(heap);
+      if (!heap.empty() && heap.top().seconds < best() && expected(heap.top()) < least) {
+        least = expected(heap.top());
         found = &heap;
       }
     }
-    for (auto heap = heaps_.rbegin(); found == nullptr && heap != heaps_.rend(); ++heap) {
-      found = !heap->empty() && heap->top().seconds < best() ? &*heap : nullptr;
-    }
     return found;
+  }
+
+  // The seconds that a plan is likely to take.
+  double expected(const Candidate& candidate) const {
+    const auto ratio = ratios_.find(problem_.kind(candidate.plan));
+    return candidate.seconds * (ratio == ratios_.end() ? 1.0 : ratio->second);
   }
 
   static Candidate pop(Heap& heap) {
@@ -214,20 +232,18 @@ class Search {
   }
 
   // Whether the plan that seems fastest is worth an evaluation, though others may be faster.
-  bool is_worth(const Candidate& near) {
-    const Candidate& low = lowest()->top();
-    const bool is_hasty = seconds_since(start_) > options_.seconds / 2;
-    return result_.fastest ? turns_ >= kPatience || is_ready(low)
-                           : near.seconds < kHope * low.seconds || is_hasty;
+  bool is_worth(const Candidate& near, const Candidate& low) const {
+    const bool is_hasty = seconds_since(start_) > kHaste * options_.seconds;
+    return expected(near) < kHope * low.seconds || (is_hasty && turns_ >= kPatience);
   }
 
   std::vector<Candidate> next_batch() {
     std::vector<Candidate> batch;
     std::size_t evaluations = 0;
     Heap* const near = nearest();
-    if (near != nullptr && is_worth(near->top())) {
+    if (near != nullptr && is_worth(near->top(), lowest()->top())) {
       batch.push_back(pop(*near));
-      evaluations += is_ready(batch.back()) ? 1 : 0;
+      ++evaluations;
     }
     for (Heap* heap = lowest(); heap != nullptr && batch.size() < kBounds; heap = lowest()) {
       if (is_ready(heap->top()) && ++evaluations > kEvaluations) {
@@ -239,9 +255,30 @@ class Search {
     return batch;
   }
 
+  // Two of the plain plans at most; those are left whose turn has not come.
+  void evaluate_plain() {
+    const auto bound = [&](std::size_t plan) { return result_.bounds[plan].seconds; };
+    std::erase_if(plain_, [&](std::size_t plan) {
+      return result_.outcomes[plan] || result_.bounds[plan].is_refused ||
+             !result_.bounds[plan].fits;
+    });
+    std::ranges::stable_sort(plain_, {}, bound);
+    const std::size_t count = std::min(plain_.size(), kEvaluations);
+    for_each(count, options_.threads, [&](std::size_t i) {
+      result_.outcomes[plain_[i]] = problem_.evaluate(plain_[i]);
+    });
+    for (const std::size_t plan : std::span(plain_).first(count)) {
+      add(plan);
+    }
+  }
+
   void look_closer() {
     while (lowest() != nullptr) {
-      if (is_late()) {
+      const bool was_late = is_late();
+      if (!result_.fastest && seconds_since(start_) > options_.seconds / 2) {
+        evaluate_plain();
+      }
+      if (was_late) {
         result_.ran_out = true;
         return;
       }
@@ -261,9 +298,20 @@ class Search {
     }
   }
 
+  // Others of the kind may have a bound that is higher by what this one left, or lacked.
+  void learn_memory(std::size_t plan) {
+    const PlanOutcome& outcome = *result_.outcomes[plan];
+    if (outcome.limit > 0 && !outcome.is_refused) {
+      const std::int64_t most = result_.bounds[plan].memory + outcome.limit - outcome.memory;
+      const auto [entry, is_new] = most_memory_.try_emplace(problem_.memory_kind(plan), most);
+      entry->second = std::max(entry->second, most);
+    }
+  }
+
   // How many times as long as its bound a plan takes.
   void learn(const Candidate& candidate) {
     const PlanOutcome& outcome = *result_.outcomes[candidate.plan];
+    learn_memory(candidate.plan);
     if (!outcome.fits) {
       // The next of the kind may not fit either.
       constexpr double kDoubt = 1.05;
@@ -298,15 +346,18 @@ class Search {
   void finish() {
     result_.lower = best();
     const auto count = [&](const Heap& heap) {
-      result_.lower = heap.empty() ? result_.lower : std::min(result_.lower, heap.top().seconds);
       for (Heap left = heap; !left.empty(); left.pop()) {
-        ++(left.top().seconds < best() ? result_.open : result_.cut);
+        if (!result_.outcomes[left.top().plan]) {
+          result_.lower = std::min(result_.lower, left.top().seconds);
+          ++(left.top().seconds < best() ? result_.open : result_.cut);
+        }
       }
     };
     std::ranges::for_each(heaps_, count);
     for (const auto& [kind, heap] : ready_) {
       count(heap);
     }
+    count(doubtful_);
   }
 
   const SearchProblem& problem_;
@@ -315,7 +366,10 @@ class Search {
   SearchResult result_;
   std::vector<Heap> heaps_;               // by how often their plans were looked at
   std::map<std::size_t, Heap> ready_;     // of those with all bounds, by kind
+  Heap doubtful_;                         // of those that are likely not to fit
   std::map<std::size_t, double> ratios_;  // by kind, the least of what learn() saw
+  std::map<std::size_t, std::int64_t> most_memory_;  // by memory_kind, of bounds that may fit
+  std::vector<std::size_t> plain_;
   int turns_ = 0;                         // since a plan was evaluated
 };
 

@@ -36,9 +36,13 @@ struct SearchProblem {
   std::function<std::size_t(std::size_t plan)> kind = [](std::size_t /*plan*/) {
     return std::size_t{0};
   };
-  // Plans, each once, that are evaluated before all others until one fits, as far as half of the
-  // time allows: the first one, then those that may be fastest.
-  std::vector<std::size_t> first = {};
+  // Plans whose memory is about equally far above its bound, and which may take equally much.
+  std::function<std::size_t(std::size_t plan)> memory_kind = [](std::size_t plan) { return plan; };
+  // Evaluated before all others.
+  std::optional<std::size_t> own = std::nullopt;
+  // Plans, each once, that are likely to fit. Where half of the time has found none that does, they
+  // are evaluated until one is: those first that may be fastest.
+  std::vector<std::size_t> plain = {};
 };
 
 struct SearchOptions {

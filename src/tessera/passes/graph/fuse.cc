@@ -479,16 +479,15 @@ constexpr std::array kRules = {
 
 }  // namespace
 
-Graph fuse(const Graph& graph) {
-  Graph result = graph;
+Graph fuse(Graph graph) {
   for (const auto& rule : kRules) {
-    result = apply_to_all(result, rule);
+    graph = apply_to_all(std::move(graph), rule);
   }
-  return result;
+  return graph;
 }
 
-Graph fuse_loss(const Graph& graph) {
-  return apply_to_all(graph, loss_with_gradients);
+Graph fuse_loss(Graph graph) {
+  return apply_to_all(std::move(graph), loss_with_gradients);
 }
 
 }  // namespace tessera

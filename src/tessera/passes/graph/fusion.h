@@ -66,6 +66,8 @@ class Fusion {
 
   ValueId fresh() { return edit_.fresh(); }
 
+  bool changes() const { return edit_.changes(); }
+
   Graph apply() const { return edit_.apply(); }
 
  private:
@@ -82,12 +84,15 @@ inline bool runs_beside(const Node& a, const Node& b) {
 
 // Calls `apply(fusion, node)` for every node in order.
 template <class Apply>
-Graph apply_to_all(const Graph& graph, Apply apply) {
+Graph apply_to_all(Graph graph, Apply apply) {
   Fusion fusion(graph);
   for (std::size_t i = 0; i < graph.nodes.size(); ++i) {
     if (!graph.nodes[i].results.empty()) {
       apply(fusion, NodeId::of(i));
     }
+  }
+  if (!fusion.changes()) {
+    return graph;
   }
   return fusion.apply();
 }

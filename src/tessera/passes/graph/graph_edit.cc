@@ -14,18 +14,20 @@ struct EditedNode {
   bool kept;
 };
 
-// Which nodes of `nodes` are needed for the outputs, found backwards; those without results (a
-// send) are done for something else.
-std::vector<bool> needed_nodes(const std::vector<EditedNode>& nodes,
+// Which of `count` nodes, those that node_at(i) returns, are needed for the outputs, found
+// backwards; those without results (a send) are done for something else.
+template <class NodeAt>
+std::vector<bool> needed_nodes(std::size_t count,
+                               const NodeAt& node_at,
                                const std::vector<Output>& outputs,
                                std::size_t num_values) {
   std::vector<bool> read(num_values, false);
   for (const Output& output : outputs) {
     read[output.value.at()] = true;
   }
-  std::vector<bool> needed(nodes.size(), false);
-  for (std::size_t i = nodes.size(); i-- > 0;) {
-    const Node& node = *nodes[i].node;
+  std::vector<bool> needed(count, false);
+  for (std::size_t i = count; i-- > 0;) {
+    const Node& node = node_at(i);
     needed[i] = node.results.empty() || std::any_of(node.results.begin(),
                                                     node.results.end(),
                                                     [&](ValueId id) { return read[id.at()]; });
@@ -58,7 +60,8 @@ Graph rebuild(const Graph& original,
       result.values.push_back(original.values[i]);
     }
   }
-  const std::vector<bool> needed = needed_nodes(nodes, outputs, num_values);
+  const auto node_at = [&](std::size_t i) -> const Node& { return *nodes[i].node; };
+  const std::vector<bool> needed = needed_nodes(nodes.size(), node_at, outputs, num_values);
   for (std::size_t i = 0; i < nodes.size(); ++i) {
     if (!needed[i]) {
       continue;
@@ -124,20 +127,34 @@ ValueId GraphEdit::fresh() {
 
 void GraphEdit::remove(NodeId id) {
   removed_[id.at()] = true;
+  is_edited_ = true;
 }
 
 void GraphEdit::insert(NodeId position, Node node) {
   inserted_[position.at()].push_back(std::move(node));
+  is_edited_ = true;
 }
 
 void GraphEdit::set_operand(NodeId id, std::size_t index, ValueId value) {
   changed_.try_emplace(id, node(id)).first->second.operands[index] = value;
+  is_edited_ = true;
 }
 
 void GraphEdit::set_chunk(NodeId id, std::int32_t chunk) {
   if (node(id).chunk != chunk) {
     changed_.try_emplace(id, node(id)).first->second.chunk = chunk;
+    is_edited_ = true;
   }
+}
+
+bool GraphEdit::changes() const {
+  if (is_edited_) {
+    return true;
+  }
+  const auto node_at = [&](std::size_t i) -> const Node& { return graph_.nodes[i]; };
+  const std::vector<bool> needed =
+      needed_nodes(graph_.nodes.size(), node_at, outputs_, graph_.values.size());
+  return std::ranges::find(needed, false) != needed.end();
 }
 
 Graph GraphEdit::apply() const {

@@ -40,7 +40,14 @@ class GraphEdit {
   void set_chunk(NodeId id, std::int32_t chunk);
 
   // Replaces all outputs; they may name fresh values and values of removed nodes that others make.
-  void set_outputs(std::vector<Output> outputs) { outputs_ = std::move(outputs); }
+  void set_outputs(std::vector<Output> outputs) {
+    outputs_ = std::move(outputs);
+    is_edited_ = true;
+  }
+
+  // Whether the edited graph differs: something was edited, or there is a node with results that
+  // nobody reads.
+  bool changes() const;
 
   // The edited graph: values renumbered, nodes with results that nobody reads dropped, types
   // inferred. compile() verifies it after the pass.
@@ -53,6 +60,7 @@ class GraphEdit {
   std::vector<std::vector<Node>> inserted_;
   std::map<NodeId, Node> changed_;  // with other operands, or of another chunk
   std::vector<Output> outputs_;
+  bool is_edited_ = false;
 };
 
 // Whether two values are one, or results of equal nodes on the same operands: a collective that is

@@ -186,8 +186,9 @@ std::vector<ValueId> parts_of(const Graph& graph, ValueId accumulator) {
 
 }  // namespace
 
-Graph join_accumulation(const Graph& graph) {
-  return apply_to_all(apply_to_all(graph, accumulation_into_producer), accumulation_into_group);
+Graph join_accumulation(Graph graph) {
+  return apply_to_all(apply_to_all(std::move(graph), accumulation_into_producer),
+                      accumulation_into_group);
 }
 
 Graph start_accumulators(Graph graph) {

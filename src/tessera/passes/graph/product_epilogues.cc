@@ -129,12 +129,13 @@ void gelu_backward_into_product(Fusion& fusion, NodeId id) {
 
 }  // namespace
 
-Graph bias_products(const Graph& graph) {
-  return apply_to_all(graph, bias_into_product);
+Graph bias_products(Graph graph) {
+  return apply_to_all(std::move(graph), bias_into_product);
 }
 
-Graph gelu_products(const Graph& graph) {
-  return apply_to_all(apply_to_all(graph, gelu_into_product), gelu_backward_into_product);
+Graph gelu_products(Graph graph) {
+  return apply_to_all(apply_to_all(std::move(graph), gelu_into_product),
+                      gelu_backward_into_product);
 }
 
 }  // namespace tessera

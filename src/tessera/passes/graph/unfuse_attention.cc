@@ -150,8 +150,8 @@ bool is_of_unfused_attention(const Graph& graph, const Node& node) {
          (product == nullptr || product->form == BatchedForm::kScores);
 }
 
-Graph unfuse_attention(const Graph& graph, AttentionKernels kernels) {
-  return apply_to_all(graph, [&](Fusion& fusion, NodeId id) {
+Graph unfuse_attention(Graph graph, AttentionKernels kernels) {
+  return apply_to_all(std::move(graph), [&](Fusion& fusion, NodeId id) {
     if (kernels == AttentionKernels::kFlash) {
       return;
     }

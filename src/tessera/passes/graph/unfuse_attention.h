@@ -28,7 +28,7 @@ void parse_text(std::string_view text, AttentionKernels& kernels);
 // unfused, p = scale_mask_softmax{masked=false}(mask_scores(multiply(x), ids)). A cap of the scores
 // is an op of its own in both. A fused softmax that is there already is unfused alike. Losses are
 // close, not bitwise the same. Errors: kUnsupported where something reads attention's log-sum-exp.
-Graph unfuse_attention(const Graph& graph, AttentionKernels kernels);
+Graph unfuse_attention(Graph graph, AttentionKernels kernels);
 
 // Whether a node is one of those ops, or the dropout between them.
 bool is_of_unfused_attention(const Graph& graph, const Node& node);
