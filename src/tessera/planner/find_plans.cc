@@ -30,8 +30,8 @@ std::size_t kind_of(const PlanChoice& choice) {
                                          choice.overlap_layers));
 }
 
-// By how much a bound of memory is too small depends on what a pipeline holds, not on how states are
-// cut.
+// By how much a bound of memory is too small depends on what a pipeline holds, not on how states
+// are cut.
 std::size_t memory_kind_of(const PlanChoice& choice) {
   PlanChoice of_states = choice;
   of_states.state = {};
@@ -57,18 +57,19 @@ std::optional<PlanChoice> choice_of_file(const RunConfig& config,
 }
 
 // Whether it keeps little and is simple, so that it is likely to fit.
-bool is_plain(const PlanChoice& choice) {
+bool is_plain(const PlanChoice& choice, std::int64_t overlap_layers) {
   return choice.recompute == Recompute::kFull && choice.microbatch == 1 && !is_marked(choice) &&
-         choice.overlap_layers == 1 &&
+         choice.overlap_layers == overlap_layers &&
          (choice.data == 1 || choice.state.preset == "fsdp" || choice.state.preset == "zero1") &&
          !choice.state.degrees && (choice.pipeline == 1 || choice.schedule == "1f1b");
 }
 
 // Plain plans of every mesh, of which one that fits is soon found.
-std::vector<std::size_t> plain_plans(const std::vector<PlanChoice>& space) {
+std::vector<std::size_t> plain_plans(const std::vector<PlanChoice>& space,
+                                     std::int64_t overlap_layers) {
   std::vector<std::size_t> plain;
   for (std::size_t i = 0; i < space.size(); ++i) {
-    if (is_plain(space[i])) {
+    if (is_plain(space[i], overlap_layers)) {
       plain.push_back(i);
     }
   }
@@ -338,7 +339,7 @@ FoundPlans find_plans_or_least(const RunConfig& config,
       .kind = [&](std::size_t plan) { return kind_of(space[plan]); },
       .memory_kind = [&](std::size_t plan) { return memory_kind_of(space[plan]); },
       .own = place_of(own, space),
-      .plain = plain_plans(space)};
+      .plain = plain_plans(space, config.comm.overlap_layers)};
   const SearchResult result = search(problem, options.search);
   FoundPlans found = {.ranks = ranks,
                       .tokens_per_step = config.train.global_batch * config.data.sequence_length,

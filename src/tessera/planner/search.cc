@@ -134,9 +134,9 @@ class Search {
   }
 
   Heap& heap_of(const Candidate& candidate) {
-    return !is_ready(candidate)       ? heaps_[static_cast<std::size_t>(candidate.next)]
-           : is_doubtful(candidate)   ? doubtful_
-                                      : ready_[problem_.kind(candidate.plan)];
+    return !is_ready(candidate)     ? heaps_[static_cast<std::size_t>(candidate.next)]
+           : is_doubtful(candidate) ? doubtful_
+                                    : ready_[problem_.kind(candidate.plan)];
   }
 
   // Whether it is likely not to fit, by what others took of its kind.
@@ -364,13 +364,13 @@ class Search {
   const SearchOptions& options_;
   std::chrono::steady_clock::time_point start_;
   SearchResult result_;
-  std::vector<Heap> heaps_;               // by how often their plans were looked at
-  std::map<std::size_t, Heap> ready_;     // of those with all bounds, by kind
-  Heap doubtful_;                         // of those that are likely not to fit
-  std::map<std::size_t, double> ratios_;  // by kind, the least of what learn() saw
+  std::vector<Heap> heaps_;                          // by how often their plans were looked at
+  std::map<std::size_t, Heap> ready_;                // of those with all bounds, by kind
+  Heap doubtful_;                                    // of those that are likely not to fit
+  std::map<std::size_t, double> ratios_;             // by kind, the least of what learn() saw
   std::map<std::size_t, std::int64_t> most_memory_;  // by memory_kind, of bounds that may fit
   std::vector<std::size_t> plain_;
-  int turns_ = 0;                         // since a plan was evaluated
+  int turns_ = 0;  // since a plan was evaluated
 };
 
 }  // namespace

@@ -33,12 +33,13 @@ struct DrawnPlans {
                           .limit = kLimit,
                           .seconds = seconds});
       // Bounds of a kind lack about the same.
-      const std::int64_t bound =
-          std::max<std::int64_t>(0, memory - memory_kind(i) - static_cast<std::int64_t>(5 * draw()));
-      bounds.push_back({{.seconds = seconds * coarse, .fits = fits || draw() < 0.5, .memory = bound},
-                        {.seconds = seconds * (0.9 + 0.1 * draw()),
-                         .fits = fits || draw() < 0.5,
-                         .memory = bound}});
+      const std::int64_t bound = std::max<std::int64_t>(
+          0, memory - memory_kind(i) - static_cast<std::int64_t>(5 * draw()));
+      bounds.push_back(
+          {{.seconds = seconds * coarse, .fits = fits || draw() < 0.5, .memory = bound},
+           {.seconds = seconds * (0.9 + 0.1 * draw()),
+            .fits = fits || draw() < 0.5,
+            .memory = bound}});
     }
   }
 

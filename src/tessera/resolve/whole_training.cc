@@ -1,6 +1,7 @@
 #include "tessera/resolve/whole_training.h"
 
 #include <algorithm>
+#include <cmath>
 
 #include "tessera/checkpoint/checkpoint.h"
 #include "tessera/plan/plan.h"
@@ -48,7 +49,10 @@ WholeTraining whole_training(const Explanation& facts,
   if (minutes > 0.0) {
     count = std::max(count, training.seconds / kSecondsPerMinute / minutes);
   }
-  training.num_checkpoints = static_cast<std::int64_t>(count) + 1;
+  // The last is of the end, which may be one of them.
+  constexpr double kRounding = 1.0 - 1e-9;
+  training.num_checkpoints =
+      std::max<std::int64_t>(1, static_cast<std::int64_t>(std::ceil(count * kRounding)));
   if (cluster.storage_bandwidth > 0.0) {
     training.seconds_of_checkpoint =
         static_cast<double>(training.checkpoint_bytes) / cluster.storage_bandwidth;

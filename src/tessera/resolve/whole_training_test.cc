@@ -30,7 +30,7 @@ TEST(WholeTraining, CountsHoursAndCheckpoints) {
   EXPECT_DOUBLE_EQ(training.seconds, 500.0);
   EXPECT_DOUBLE_EQ(training.device_hours, 4.0 * 500 / 3600);
   EXPECT_DOUBLE_EQ(training.usd, 8.0 * 500 / 3600);
-  EXPECT_EQ(training.num_checkpoints, 11);
+  EXPECT_EQ(training.num_checkpoints, 10);
   // Weights and two moments in f32. Embedding and head have 2 * 300 rows of 8, the layer's four
   // products of attention 64 + 32 + 32 + 64 and its three others 8 * 16 each, three norms 8 each.
   constexpr std::int64_t kParameters = 4800 + 192 + 384 + 24;
@@ -43,10 +43,11 @@ TEST(WholeTraining, SavesByTime) {
   const auto count = [&](const std::string& checkpoint, double seconds) {
     return whole_training(facts(checkpoint), cluster, 64e3, 64e3 / seconds).num_checkpoints;
   };
-  EXPECT_EQ(count("", 3600.0), 5);  // every quarter of an hour
-  EXPECT_EQ(count("every_minutes = 10", 3600.0), 7);
+  EXPECT_EQ(count("", 3600.0), 4);  // every quarter of an hour
+  EXPECT_EQ(count("every_minutes = 10", 3600.0), 6);
+  EXPECT_EQ(count("every_minutes = 10", 3601.0), 7);
   EXPECT_EQ(count("every_minutes = 0", 3600.0), 1);
-  EXPECT_EQ(count("every = 500\nevery_minutes = 10", 3600.0), 7);
+  EXPECT_EQ(count("every = 500\nevery_minutes = 10", 3600.0), 6);
   EXPECT_EQ(whole_training(facts(""), cluster, 64e3, 1.0).seconds_of_checkpoint, 0.0);
   EXPECT_EQ(whole_training(facts(""), cluster, 64e3, 1.0).usd, 0.0);
 }
