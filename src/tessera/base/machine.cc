@@ -98,9 +98,9 @@ int usable_cores() {
   int cores = known ? CPU_COUNT_S(set_bytes, set) : 1;
   CPU_FREE(set);
   // Read once: a plan's search asks thousands of times.
-  static const std::optional<double> quota = cgroup_limits().cores;
-  if (quota) {
-    cores = std::min(cores, static_cast<int>(*quota));
+  static const std::optional<double> kQuota = cgroup_limits().cores;
+  if (kQuota) {
+    cores = std::min(cores, static_cast<int>(*kQuota));
   }
   return std::max(cores, 1);
 }
