@@ -30,10 +30,13 @@ double PlannedRuns::state_bytes_of(const PlanChoice& choice,
   return static_cast<double>(all.param + all.secondary + own.optimizer + (adds_up ? own.grad : 0));
 }
 
+// Of layers that data ranks gather or reduce, a few are alive at once: another layer than those
+// that were measured may add nothing to them.
 double PlannedRuns::single_memory(const PlanChoice& choice, const Probe& probe) const {
   const StepSums& sums = probe.sums;
+  const double alive = choice.data > 1 ? probe.alive : sums.alive;
   return std::max(state_bytes_of(choice, sums.parameters, sums.trained) + sums.activations,
-                  probe.data == choice.data ? sums.persistent + sums.alive : 0.0);
+                  probe.data == choice.data ? sums.persistent + alive : 0.0);
 }
 
 std::vector<StageBytes> PlannedRuns::stage_bytes(const PlanChoice& choice,

@@ -175,6 +175,7 @@ PlannedRuns::Probe PlannedRuns::make_probe(const PlanChoice& choice,
   const StepSums few = measure(few_layers_);
   if (few_layers_ == num_layers_) {
     made.sums = few;
+    made.alive = few.alive;
     made.bytes = {};
     return made;
   }
@@ -182,6 +183,7 @@ PlannedRuns::Probe PlannedRuns::make_probe(const PlanChoice& choice,
   const std::int64_t periods = (num_layers_ - few_layers_) / period_;
   const auto steps = static_cast<double>(periods);
   made.sums = combine(1.0 - steps, few, steps, more);
+  made.alive = more.alive;
   const double part = 1.0 / static_cast<double>(period_);
   made.layer = combine(-part, few, part, more);
   return made;

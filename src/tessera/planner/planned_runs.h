@@ -71,6 +71,7 @@ class PlannedRuns {
     bool is_refused = false;
     StepSums sums = {};   // of all layers, without a pipeline
     StepSums layer = {};  // what one more layer adds
+    double alive = 0.0;   // bytes, of as many layers as were measured
     std::vector<StepParts> parts = {};
     AheadSeconds ahead = {};
     StepEnds ends = {};

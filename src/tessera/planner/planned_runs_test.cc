@@ -52,6 +52,21 @@ TEST(PlannedRuns, BoundsAreBelowWhatIsSimulated) {
   }
 }
 
+// What is alive of a few layers at once is not of each of many.
+TEST(PlannedRuns, BoundsOfManyLayersAreBelowWhatIsSimulated) {
+  for (std::uint64_t seed = 0; seed < 2; ++seed) {
+    DrawnRun drawn(seed);
+    apply_override(drawn.config, "--model.layers=24");
+    apply_override(drawn.config, "--memory.limit_bytes=0");
+    const PlannedRuns runs(drawn.config, drawn.cluster, 4);
+    const std::vector<PlanChoice> space = drawn.space({.overlap = true});
+    for (std::size_t i = seed; i < space.size(); i += 7 * kStride) {
+      SCOPED_TRACE(format("seed {}", seed));
+      expect_bounds(runs, space[i]);
+    }
+  }
+}
+
 // Of every schedule, on all numbers of pipeline ranks: one of `stride` plans.
 void expect_pipeline_bounds(std::uint64_t seed, std::int64_t ranks, std::size_t stride) {
   const DrawnRun drawn(seed, ranks, 2 * ranks);
