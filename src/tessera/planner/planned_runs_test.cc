@@ -60,9 +60,11 @@ TEST(PlannedRuns, BoundsOfManyLayersAreBelowWhatIsSimulated) {
     apply_override(drawn.config, "--memory.limit_bytes=0");
     const PlannedRuns runs(drawn.config, drawn.cluster, 4);
     const std::vector<PlanChoice> space = drawn.space({.overlap = true});
-    for (std::size_t i = seed; i < space.size(); i += 7 * kStride) {
-      SCOPED_TRACE(format("seed {}", seed));
-      expect_bounds(runs, space[i]);
+    for (std::size_t i = seed; i < space.size(); i += 7) {
+      if (space[i].pipeline == 1 && space[i].data == 4) {
+        SCOPED_TRACE(format("seed {}", seed));
+        expect_bounds(runs, space[i]);
+      }
     }
   }
 }
