@@ -215,6 +215,12 @@ std::vector<std::string> traits_of(const PublishedRow& row) {
   if (row.pp > 1 && is_sharded && data_ranks(row) > 1) {
     traits.emplace_back("no_reshard");
   }
+  if (row.compiled == "fused-kernels") {
+    traits.emplace_back("gradients=apart");
+    if (row.pp > 1 && row.tp > 1 && !row.sp) {
+      traits.emplace_back("scatter_gather");
+    }
+  }
   if (!row.traits.empty()) {
     traits.insert(traits.end(), row.traits.begin(), row.traits.end());
   } else if (row.pp > 1 && row.compiled == "fused-kernels") {

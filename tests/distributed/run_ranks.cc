@@ -458,6 +458,8 @@ CompileOptions rank_options(const RankRun& run, const WorkspaceQuery& workspace_
           .kept = run.kept,
           .fuse = run.fuse,
           .gelu_products = run.device != nullptr,
+          .joins_accumulation = run.joins_accumulation,
+          .scatter_hops = run.scatter_hops,
           .pipeline = pipeline_options(run),
           .overlap = run.overlap,
           .overlap_layers = run.overlap_layers,

@@ -88,6 +88,8 @@ struct RankRun {
   RecomputeKept kept = RecomputeKept::kInputs;  // where it is recomputed
   AttentionKernels attention = AttentionKernels::kFlash;
   std::optional<double> dropout = {};
+  bool joins_accumulation = true;
+  bool scatter_hops = false;
   bool fuse = true;
   bool sequence_parallel = false;
   PipelineRun pipeline = {};   // where the mesh has one

@@ -35,6 +35,7 @@
 #include "tessera/passes/ranks/propagate_layouts.h"
 #include "tessera/passes/ranks/resolve_reshards.h"
 #include "tessera/passes/ranks/shard_parameters.h"
+#include "tessera/passes/stages/scatter_hops.h"
 #include "tessera/passes/stages/share_tied.h"
 #include "tessera/passes/stages/split_backward.h"
 #include "tessera/passes/stages/work_order.h"
@@ -91,6 +92,11 @@ GradientUses uses_in(const Compilation& c) {
                                                                   : GradientUses::kSummed;
 }
 
+// Whether a microbatch's gradients are written in the dtype of products, then added to sums in f32.
+bool adds_apart(const Compilation& c) {
+  return c.trains && !c.options.joins_accumulation && c.options.update.num_microbatches > 1;
+}
+
 UpdateOptions update_options(const Compilation& c) {
   UpdateOptions options = c.options.update;
   if (has_pipeline(c)) {
@@ -114,6 +120,14 @@ std::int64_t end_of_recompute(const Compilation& c) {
   }
   const std::vector<std::int64_t>& layers = c.options.pipeline->cut.layers;
   return std::accumulate(layers.begin(), layers.end() - 1, std::int64_t{0});
+}
+
+const AxisSizes& tensor_axes(const DimAxes& dims) {
+  return axes_of_dim({.name = "heads"}, dims);
+}
+
+bool scatters_hops(const Compilation& c) {
+  return has_pipeline(c) && c.options.scatter_hops && !tensor_axes(c.options.update.dims).empty();
 }
 
 constexpr std::array kPasses = {
@@ -171,11 +185,13 @@ constexpr std::array kPasses = {
          }),
          "after what is chosen of forward ops"},
     Pass{"round_gradients",
-         [](const Compilation& c) { return c.trains && c.options.round_gradients; },
+         [](const Compilation& c) {
+           return c.trains && (c.options.round_gradients || adds_apart(c));
+         },
          on<Graph>([](Graph graph, const Compilation& c) {
-           TESSERA_CHECK(
-               c.options.update.num_microbatches == 1 && c.options.update.state.axes.empty(),
-               "gradients that are added up are f32");
+           TESSERA_CHECK(adds_apart(c) || (c.options.update.num_microbatches == 1 &&
+                                           c.options.update.state.axes.empty()),
+                         "sums of gradients are f32");
            return round_gradients(std::move(graph));
          }),
          "while a gradient is still what one product makes"},
@@ -192,6 +208,13 @@ constexpr std::array kPasses = {
            return propagate_layouts(std::move(graph), c.options.update.dims, c.summed());
          }),
          "on the graph of all ranks, backward included"},
+    Pass{"scatter_hops",
+         scatters_hops,
+         on<LaidOutGraph>([](LaidOutGraph laid_out, const Compilation& c) {
+           return scatter_hops(
+               std::move(laid_out), c.options.pipeline->cut, tensor_axes(c.options.update.dims));
+         }),
+         "while it is known what lies whole on which ranks"},
     Pass{"localize", has_ranks, plain<LaidOutGraph, localize>, "as soon as layouts are known"},
     Pass{"resolve_reshards",
          has_ranks,
@@ -258,7 +281,7 @@ constexpr std::array kPasses = {
          }),
          "on all nodes that there will be; of slices the loss always, so that sums are the same"},
     Pass{"join_accumulation",
-         [](const Compilation& c) { return c.trains; },
+         [](const Compilation& c) { return c.trains && !adds_apart(c); },
          plain<Graph, join_accumulation>,
          "after fuse, whose joint nodes make gradients, too"},
     Pass{"split_backward",
@@ -267,14 +290,15 @@ constexpr std::array kPasses = {
          "on the nodes as they will be: what of them is a weight gradient's alone"},
     Pass{"lower",
          always,
-         on<Graph>([](const Graph& graph, const Compilation& c) {
-           return lower(
-               graph,
-               {.num_microbatches = has_microbatches(c) ? c.options.update.num_microbatches : 1,
-                .splits_backward = splits_backward_of(c),
-                .is_summed = c.trains,
-                .workspace_bytes = c.options.workspace_bytes});
-         }),
+         on<Graph>(
+             [](const Graph& graph, const Compilation& c) {
+               return lower(
+                   graph,
+                   {.num_microbatches = has_microbatches(c) ? c.options.update.num_microbatches : 1,
+                    .splits_backward = splits_backward_of(c),
+                    .is_summed = c.trains,
+                    .workspace_bytes = c.options.workspace_bytes});
+             }),
          "from here on places in memory and an order"},
     Pass{"order_calls",
          has_pipeline,

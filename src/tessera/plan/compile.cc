@@ -39,6 +39,8 @@ CompileOptions compile_options(const Plan& plan, const Target& target) {
           .fuse = passes.fuse,
           .group_gemms = passes.group_gemms,
           .gelu_products = target.has_gelu_products() && passes.gelu_products,
+          .joins_accumulation = passes.joins_accumulation,
+          .scatter_hops = passes.scatter_hops,
           .overlap = passes.overlap,
           .overlap_layers = passes.overlap_layers,
           .workspace_bytes = workspace_query(target, plan.threads)};

@@ -43,6 +43,8 @@ struct PassPlan {
   bool whole_rows = false;  // every sequence is one document
   bool any_order = false;   // sums of attention's backward may have any order
   AttentionKernels attention = AttentionKernels::kFlash;
+  bool joins_accumulation = true;  // gradients are added up by what makes them
+  bool scatter_hops = false;       // along the pipeline, of what tensor ranks all have
   double dropout = 0.0;  // of attention's probabilities and of residuals in training; 0: none
 };
 

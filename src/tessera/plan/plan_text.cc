@@ -358,6 +358,8 @@ void pass_fields(Io& io, C& passes) {
       [](AttentionKernels kernels) { return to_string(kernels); },
       std::array{
           AttentionKernels::kFlash, AttentionKernels::kFusedSoftmax, AttentionKernels::kUnfused});
+  io.flag("joins_accumulation", passes.joins_accumulation);
+  io.flag("scatter_hops", passes.scatter_hops);
   io.number("dropout", passes.dropout);
 }
 

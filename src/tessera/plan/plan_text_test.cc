@@ -38,6 +38,8 @@ std::vector<Plan> plans() {
                 .overlap_layers = 2,
                 .any_order = true,
                 .attention = AttentionKernels::kUnfused,
+                .joins_accumulation = false,
+                .scatter_hops = true,
                 .dropout = 0.1};
   cut.optimizer = {.beta1 = 0.1 + 0.2, .eps = 1e-11, .decays_all = false, .moments = DType::kBF16};
   Plan codes = plain;

@@ -35,6 +35,13 @@ TEST(Traits, SetKeysOfTheRun) {
   EXPECT_EQ(with({}), RunConfig());
 }
 
+TEST(Traits, ChangeThePlan) {
+  Plan plan;
+  changes_of(find_traits(std::vector<std::string>{"gradients=apart", "scatter_gather"})).plan(plan);
+  EXPECT_FALSE(plan.passes.joins_accumulation);
+  EXPECT_TRUE(plan.passes.scatter_hops);
+}
+
 TEST(Traits, AreNamedOnce) {
   const auto error = [](const std::vector<std::string>& names) {
     return error_of(ErrorCode::kInvalidConfig, [&] { find_traits(names); });

@@ -1,0 +1,134 @@
+// Passes that make of a step what other systems run: what goes along the pipeline in parts, and
+// gradients that are written before they are added up.
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include <gtest/gtest.h>
+
+#include "tessera/base/format.h"
+#include "tessera/ir/dtype.h"
+#include "tessera/ops/all_ops.h"
+#include "tests/distributed/expect_results.h"
+#include "tests/distributed/rank_steps.h"
+#include "tests/distributed/run_ranks.h"
+
+namespace tessera {
+namespace {
+
+RankRun small_run(const ModelDescription& model) {
+  return {.model = odd_llama(),
+          .other = model,
+          .mesh = local_mesh({}),
+          .microbatches = 3,
+          .global_batch = 12,
+          .document_length = 7,
+          .steps = 3};
+}
+
+// Bytes that all programs send over the boundaries of stages: not those of tied weights.
+std::int64_t bytes_sent(const RankRun& run) {
+  const std::int64_t channels = 2 * (std::ssize(run.pipeline.layers) - 1);
+  std::int64_t bytes = 0;
+  for (const Program& program : rank_programs(run)) {
+    for (const Segment& segment : program.segments) {
+      for (const Instruction& instruction : segment.instructions) {
+        const auto* send = instruction.op->get_if<SendAttrs>();
+        if (send != nullptr && send->number < channels) {
+          const TensorType& type = instruction.operands[0].type;
+          bytes += type.num_elements() * static_cast<std::int64_t>(size_bytes(type.dtype));
+        }
+      }
+    }
+  }
+  return bytes;
+}
+
+// Two stages whose tensor ranks have whole activations, of layers as the model has them.
+std::vector<RankRun> pipelines(const RankRun& alone) {
+  std::vector<RankRun> runs;
+  for (const std::int64_t data : {1, 2}) {
+    for (const bool zigzags : {false, true}) {
+      RankRun run = alone;
+      run.mesh = local_mesh({.data = data, .tensor = 2, .pipeline = 2});
+      run.pipeline = {.layers = {num_layers(alone) - 1, 1}};
+      if (zigzags) {
+        run.pipeline = {.layers = {1, num_layers(alone) - 2, 0, 1},
+                        .schedule = PipelineSchedule::kZbV};
+      }
+      runs.push_back(run);
+    }
+  }
+  return runs;
+}
+
+TEST(ScatteredHops, SendHalfAndChangeNoBit) {
+  for (const char* const family : {"gpt2", "llama3"}) {
+    for (RankRun& run : pipelines(small_run(odd_model(family)))) {
+      const std::string what =
+          format("{}, {} ranks, {}", family, run.mesh.num_ranks(), name(run.pipeline.schedule));
+      const RankResult expected = run_ranks(run);
+      const std::int64_t whole = bytes_sent(run);
+      run.scatter_hops = true;
+      EXPECT_EQ(2 * bytes_sent(run), whole) << what;
+      expect_equal(run_ranks(run), expected, what);
+      run.recompute = true;
+      expect_equal(run_ranks(run), expected, what + ", recomputed");
+    }
+  }
+}
+
+// With parts of sequences there is nothing to scatter.
+TEST(ScatteredHops, LeavePartsAsTheyAre) {
+  RankRun run = pipelines(small_run(odd_model("gpt2"))).front();
+  run.sequence_parallel = true;
+  const std::int64_t parts = bytes_sent(run);
+  run.scatter_hops = true;
+  EXPECT_GT(parts, 0);
+  EXPECT_EQ(bytes_sent(run), parts);
+}
+
+std::int64_t num_additions(const Program& program) {
+  std::int64_t count = 0;
+  for (const Segment& segment : program.segments) {
+    for (const Instruction& instruction : segment.instructions) {
+      count += instruction.op->get_if<AddAttrs>() != nullptr ? 1 : 0;
+    }
+  }
+  return count;
+}
+
+TEST(GradientsApart, AddUpAsJoinedOnesDo) {
+  for (const char* const family : {"gpt2", "llama3"}) {
+    RankRun alone = small_run(odd_model(family));
+    std::vector<RankRun> runs = pipelines(alone);
+    runs.push_back(alone);
+    for (RankRun& run : runs) {
+      const std::string what = format("{}, {} ranks", family, run.mesh.num_ranks());
+      const RankResult expected = run_ranks(run);
+      const std::int64_t joined = num_additions(rank_programs(run)[0]);
+      run.joins_accumulation = false;
+      EXPECT_GT(num_additions(rank_programs(run)[0]), joined) << what;
+      const RankResult found = run_ranks(run);
+      expect_close(found, expected, what);
+      run.recompute = true;
+      expect_equal(run_ranks(run), found, what + ", recomputed");
+    }
+  }
+}
+
+// Of products in bf16, a gradient is rounded before it is added.
+TEST(GradientsApart, AreRoundedWhereProductsAre) {
+  RankRun run = small_run(odd_model("llama3"));
+  run.dtype = DType::kBF16;
+  const RankResult joined = run_ranks(run);
+  run.joins_accumulation = false;
+  const RankResult apart = run_ranks(run);
+  EXPECT_EQ(apart.losses[0], joined.losses[0]);
+  EXPECT_NE(apart.grad_norms[0], joined.grad_norms[0]);
+  EXPECT_NEAR(apart.grad_norms[0], joined.grad_norms[0], 1e-3F * joined.grad_norms[0]);
+}
+
+}  // namespace
+}  // namespace tessera
