@@ -5,6 +5,7 @@
 #include <chrono>
 #include <cstddef>
 #include <memory>
+#include <optional>
 #include <span>
 #include <utility>
 #include <vector>
@@ -12,6 +13,7 @@
 #include "tessera/backend/cpu/cpu_backend.h"
 #include "tessera/base/error.h"
 #include "tessera/base/median.h"
+#include "tessera/base/random.h"
 #include "tessera/mesh/machine_cluster.h"
 #include "tessera/ops/elementwise/elementwise.h"
 #include "tessera/runtime/launcher.h"
@@ -25,6 +27,7 @@ constexpr double kMostSpread = 0.10;
 constexpr double kMostError = 0.30;      // of a family's kernels, in the mean
 constexpr double kSecondsOfCase = 0.02;  // of a round
 constexpr int kLeastRuns = 3;
+constexpr std::int64_t kTimesCache = 2;                         // of a stream that no cache holds
 constexpr std::int64_t kBeyondCaches = std::int64_t{1} << 28U;  // bytes, where none is known
 
 double mean_spread(const std::vector<std::vector<double>>& rounds) {
@@ -35,25 +38,68 @@ double mean_spread(const std::vector<std::vector<double>>& rounds) {
   return sum / static_cast<double>(rounds.size());
 }
 
-// The median of what some calls take.
-double median_seconds(const std::function<double()>& run) {
+// The median of what some calls take, at least so many.
+double median_seconds(const std::function<double()>& run, std::size_t least = kLeastRuns) {
   std::vector<double> seconds;
-  for (double spent = 0.0; spent < kSecondsOfCase || seconds.size() < kLeastRuns;) {
+  for (double spent = 0.0; spent < kSecondsOfCase || seconds.size() < least;) {
     seconds.push_back(run());
     spent += seconds.back();
   }
   return median(std::move(seconds));
 }
 
-// Of a sum whose three tensors have so many bytes in all.
-double stream_bandwidth(int threads, std::int64_t bytes) {
-  const std::int64_t elements = bytes / 3 / static_cast<std::int64_t>(sizeof(float));
-  const std::unique_ptr<Backend> backend = make_cpu_backend(threads);
-  const TensorType type = {.dtype = DType::kF32, .dims = {{.name = "i", .bound = elements}}};
-  OpRuns sum(*backend, make_op(AddAttrs{}), {type, type});
-  sum.run();
-  return static_cast<double>(bytes) / median_seconds([&] { return sum.run(); });
+// What streams take does not depend on what they read, and normal variates take longer to draw.
+constexpr Initial kOnes = {.constant = 1.0F};
+
+Initial content_of(KernelFamily family) {
+  return family == KernelFamily::kStream ? kOnes : Initial{.normal = {.std = 0.02F}};
 }
+
+// A sum whose three tensors have so many bytes in all. They are written once: to get the memory
+// takes longer than some sums.
+class Stream {
+ public:
+  // Borrows the backend.
+  Stream(Backend& backend, std::int64_t bytes)
+      : bytes_(static_cast<double>(bytes)),
+        sum_(backend, make_op(AddAttrs{}), {third(bytes), third(bytes)}, kOnes) {
+    sum_.run();
+  }
+
+  // Bytes per second, on the backend's threads.
+  double bandwidth(Backend& backend) {
+    return bytes_ / median_seconds([&] { return sum_.run(backend); }, 1);
+  }
+
+ private:
+  static TensorType third(std::int64_t bytes) {
+    const std::int64_t elements = bytes / 3 / static_cast<std::int64_t>(sizeof(float));
+    return {.dtype = DType::kF32, .dims = {{.name = "i", .bound = elements}}};
+  }
+
+  double bytes_;
+  OpRuns sum_;
+};
+
+// Memory of a rank's collectives, of which each gets the next part: as in a training step, what is
+// sent and received has left the caches.
+class ColdBytes {
+ public:
+  explicit ColdBytes(std::int64_t bytes)
+      : elements_(static_cast<std::size_t>(bytes) / sizeof(float), 1.0F) {}
+
+  // At most half of all.
+  std::span<std::byte> next(std::size_t bytes) {
+    const std::span<std::byte> all = std::as_writable_bytes(std::span(elements_));
+    at_ = at_ + bytes > all.size() ? 0 : at_;
+    at_ += bytes;
+    return all.subspan(at_ - bytes, bytes);
+  }
+
+ private:
+  std::vector<float> elements_;
+  std::size_t at_ = 0;
+};
 
 // Seconds of each size's all-gather and reduce-scatter of all ranks, by round.
 class TimedCollectives {
@@ -84,6 +130,7 @@ class TimedCollectives {
  private:
   static constexpr std::array<std::int64_t, 5> kBytes = {
       1 << 16, 1 << 18, 1 << 20, 1 << 22, 1 << 24};
+  static constexpr std::int64_t kTimesLargest = 8;  // what is between two uses of the same bytes
 
   // Every rank runs as many: how often follows from the bytes.
   void run_as(World& world) {
@@ -92,9 +139,8 @@ class TimedCollectives {
       all_ranks.push_back(rank);
     }
     const std::unique_ptr<Communicator> group = world.group(all_ranks);
-    const auto most = static_cast<std::size_t>(kBytes.back());
-    std::vector<float> all(most / sizeof(float), 1.0F);
-    std::vector<float> part(most / sizeof(float) / static_cast<std::size_t>(ranks_) + 1, 1.0F);
+    ColdBytes all(kTimesLargest * kBytes.back());
+    ColdBytes parts(kTimesLargest * kBytes.back() / ranks_);
     for (std::int64_t round = 0; round < rounds_; ++round) {
       for (std::size_t i = 0; i < legs_.size(); ++i) {
         const std::int64_t times = std::clamp<std::int64_t>(
@@ -102,7 +148,7 @@ class TimedCollectives {
         group->barrier();
         const auto start = std::chrono::steady_clock::now();
         for (std::int64_t time = 0; time < times; ++time) {
-          run_one(*group, legs_[i].work, all, part);
+          run_one(*group, legs_[i].work, all, parts);
         }
         const std::chrono::duration<double> taken = std::chrono::steady_clock::now() - start;
         if (world.rank() == 0) {
@@ -112,15 +158,11 @@ class TimedCollectives {
     }
   }
 
-  void run_one(Communicator& group,
-               const LegWork& work,
-               std::vector<float>& all,
-               std::vector<float>& part) const {
+  void run_one(Communicator& group, const LegWork& work, ColdBytes& all, ColdBytes& parts) const {
     const auto elements = static_cast<std::int64_t>(work.bytes / sizeof(float)) / ranks_;
     const auto bytes = static_cast<std::size_t>(elements) * sizeof(float);
-    const std::span<std::byte> whole =
-        std::as_writable_bytes(std::span(all)).first(bytes * static_cast<std::size_t>(ranks_));
-    const std::span<std::byte> own = std::as_writable_bytes(std::span(part)).first(bytes);
+    const std::span<std::byte> whole = all.next(bytes * static_cast<std::size_t>(ranks_));
+    const std::span<std::byte> own = parts.next(bytes);
     if (work.kind == CollectiveKind::kAllGather) {
       group.all_gather(own, whole, bytes);
     } else {
@@ -156,15 +198,20 @@ void say(const CalibrateOptions& options, std::string_view line) {
 // Bandwidths of memory and cache; and how far rounds lie apart.
 double measure_memory(const CalibrateOptions& options, MachineMeasures& measures) {
   say(options, "memory");
-  const auto threads = static_cast<int>(options.cores);
   const std::int64_t cache = machine_cache_bytes();
-  const std::int64_t beyond = std::max(8 * cache, kBeyondCaches);
-  std::vector<std::vector<double>> rounds(cache > 0 ? 3 : 2);
+  const std::unique_ptr<Backend> core = make_cpu_backend(1);
+  const std::unique_ptr<Backend> all = make_cpu_backend(static_cast<int>(options.cores));
+  Stream from_memory(*all, std::max(kTimesCache * cache, kBeyondCaches));
+  std::optional<Stream> from_cache;
+  if (cache > 0) {
+    from_cache.emplace(*all, cache / 4);
+  }
+  std::vector<std::vector<double>> rounds(from_cache ? 3 : 2);
   for (std::int64_t round = 0; round < options.rounds; ++round) {
-    rounds[0].push_back(stream_bandwidth(1, beyond));
-    rounds[1].push_back(stream_bandwidth(threads, beyond));
-    if (cache > 0) {
-      rounds[2].push_back(stream_bandwidth(threads, cache / 4));
+    rounds[0].push_back(from_memory.bandwidth(*core));
+    rounds[1].push_back(from_memory.bandwidth(*all));
+    if (from_cache) {
+      rounds[2].push_back(from_cache->bandwidth(*all));
     }
   }
   measures.core_bandwidth = median(rounds[0]);
@@ -194,7 +241,7 @@ double measure_kernels(const CalibrateOptions& options, std::vector<MeasuredKern
   for (std::int64_t round = 0; round < options.rounds; ++round) {
     say(options, format("round {} of {}: {} kernels", round + 1, options.rounds, kernels.size()));
     for (std::size_t i = 0; i < kernels.size(); ++i) {
-      OpRuns runs(*backend, kernels[i].op, kernels[i].operands);
+      OpRuns runs(*backend, kernels[i].op, kernels[i].operands, content_of(kernels[i].family));
       runs.run();  // what it does once
       seconds[i].push_back(median_seconds([&] { return runs.run(); }));
     }

@@ -10,36 +10,31 @@
 #include "tessera/program/program.h"
 
 namespace tessera {
-namespace {
 
-constexpr float kStd = 0.02F;
-
-}  // namespace
-
-OpRuns::OpRuns(Backend& backend, OpRef op, const TensorTypes& operands)
+OpRuns::OpRuns(Backend& backend, OpRef op, const TensorTypes& operands, const Initial& content)
     : backend_(backend), op_(std::move(op)) {
   for (const TensorType& type : operands) {
-    operands_.push_back(tensor(type));
+    operands_.push_back(tensor(type, content));
   }
   for (const TensorType& type : infer(*op_, operands)) {
-    results_.push_back(tensor(type));
+    results_.push_back(tensor(type, content));
   }
   const std::int64_t bytes = backend.workspace_bytes(*op_, operands_, results_);
   workspace_ = {allocate(bytes), static_cast<std::size_t>(bytes)};
 }
 
-double OpRuns::run() {
+double OpRuns::run(Backend& backend) {
   const auto start = std::chrono::steady_clock::now();
-  backend_.run(*op_, {.in = operands_, .out = results_, .workspace = workspace_}, StreamId{0});
-  backend_.synchronize();
+  backend.run(*op_, {.in = operands_, .out = results_, .workspace = workspace_}, StreamId{0});
+  backend.synchronize();
   return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
 }
 
-View OpRuns::tensor(const TensorType& type) {
+View OpRuns::tensor(const TensorType& type, const Initial& content) {
   View view = view_of({.buffer = {}, .type = type, .strides = dense_strides(type)});
   view.data = allocate(type.num_bytes());
   if (type.dtype == DType::kF32 || type.dtype == DType::kBF16) {
-    backend_.draw({.normal = {.std = kStd}}, view);
+    backend_.draw(content, view);
   }
   return view;
 }

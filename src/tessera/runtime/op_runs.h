@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "tessera/backend/backend.h"
+#include "tessera/base/random.h"
 #include "tessera/ir/op.h"
 #include "tessera/ir/tensor_type.h"
 #include "tessera/ir/view.h"
@@ -14,17 +15,24 @@
 namespace tessera {
 
 // One op on tensors of its own without gaps, as often as wanted: for those who measure. At first
-// floating elements are normal variates, others 0.
+// floating elements are as `content` says, others 0.
 class OpRuns {
  public:
   // Borrows the backend. Errors: kOutOfMemory.
-  OpRuns(Backend& backend, OpRef op, const TensorTypes& operands);
+  OpRuns(Backend& backend,
+         OpRef op,
+         const TensorTypes& operands,
+         const Initial& content = {.normal = {.std = 0.02F}});
 
-  // Seconds of one run from its begin to its end.
-  double run();
+  // Seconds of one run from its begin to its end, on another backend of the same memory that needs
+  // no more workspace.
+  double run(Backend& backend);
+
+  // The same on its own backend.
+  double run() { return run(backend_); }
 
  private:
-  View tensor(const TensorType& type);
+  View tensor(const TensorType& type, const Initial& content);
   std::byte* allocate(std::int64_t bytes);
 
   Backend& backend_;
