@@ -27,7 +27,7 @@ constexpr double kMostSpread = 0.10;
 constexpr double kMostError = 0.30;      // of a family's kernels, in the mean
 constexpr double kSecondsOfCase = 0.02;  // of a round
 constexpr int kLeastRuns = 3;
-constexpr std::int64_t kTimesCache = 2;                         // of a stream that no cache holds
+constexpr std::int64_t kTimesCache = 3;  // of a stream of which a cache holds little
 constexpr std::int64_t kBeyondCaches = std::int64_t{1} << 28U;  // bytes, where none is known
 
 double mean_spread(const std::vector<std::vector<double>>& rounds) {
@@ -49,7 +49,7 @@ double median_seconds(const std::function<double()>& run, std::size_t least = kL
 }
 
 // What streams take does not depend on what they read, and normal variates take longer to draw.
-constexpr Initial kOnes = {.constant = 1.0F};
+constexpr Initial kOnes = {.normal = {.std = 0.0F}, .constant = 1.0F};
 
 Initial content_of(KernelFamily family) {
   return family == KernelFamily::kStream ? kOnes : Initial{.normal = {.std = 0.02F}};
@@ -88,12 +88,13 @@ class ColdBytes {
   explicit ColdBytes(std::int64_t bytes)
       : elements_(static_cast<std::size_t>(bytes) / sizeof(float), 1.0F) {}
 
-  // At most half of all.
+  // At most all of it. Parts begin where lines of caches do.
   std::span<std::byte> next(std::size_t bytes) {
+    constexpr std::size_t kLine = 64;
     const std::span<std::byte> all = std::as_writable_bytes(std::span(elements_));
-    at_ = at_ + bytes > all.size() ? 0 : at_;
-    at_ += bytes;
-    return all.subspan(at_ - bytes, bytes);
+    const std::size_t begin = at_ + bytes > all.size() ? 0 : at_;
+    at_ = (begin + bytes + kLine - 1) / kLine * kLine;
+    return all.subspan(begin, bytes);
   }
 
  private:
@@ -130,7 +131,6 @@ class TimedCollectives {
  private:
   static constexpr std::array<std::int64_t, 5> kBytes = {
       1 << 16, 1 << 18, 1 << 20, 1 << 22, 1 << 24};
-  static constexpr std::int64_t kTimesLargest = 8;  // what is between two uses of the same bytes
 
   // Every rank runs as many: how often follows from the bytes.
   void run_as(World& world) {
@@ -139,8 +139,10 @@ class TimedCollectives {
       all_ranks.push_back(rank);
     }
     const std::unique_ptr<Communicator> group = world.group(all_ranks);
-    ColdBytes all(kTimesLargest * kBytes.back());
-    ColdBytes parts(kTimesLargest * kBytes.back() / ranks_);
+    const std::int64_t bytes =
+        std::clamp(2 * machine_cache_bytes() / ranks_, 2 * kBytes.back(), 8 * kBytes.back());
+    ColdBytes all(bytes);
+    ColdBytes parts(bytes / ranks_);
     for (std::int64_t round = 0; round < rounds_; ++round) {
       for (std::size_t i = 0; i < legs_.size(); ++i) {
         const std::int64_t times = std::clamp<std::int64_t>(

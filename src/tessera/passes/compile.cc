@@ -92,9 +92,14 @@ GradientUses uses_in(const Compilation& c) {
                                                                   : GradientUses::kSummed;
 }
 
-// Whether a microbatch's gradients are written in the dtype of products, then added to sums in f32.
+// Whether a microbatch's gradients are written, then added to sums in f32.
 bool adds_apart(const Compilation& c) {
   return c.trains && !c.options.joins_accumulation && c.options.update.num_microbatches > 1;
+}
+
+// Whether they are written in the dtype of products: unless ranks sum them up before.
+bool rounds_apart(const Compilation& c) {
+  return adds_apart(c) && c.options.update.state.grad == 0;
 }
 
 UpdateOptions update_options(const Compilation& c) {
@@ -186,11 +191,11 @@ constexpr std::array kPasses = {
          "after what is chosen of forward ops"},
     Pass{"round_gradients",
          [](const Compilation& c) {
-           return c.trains && (c.options.round_gradients || adds_apart(c));
+           return c.trains && (c.options.round_gradients || rounds_apart(c));
          },
          on<Graph>([](Graph graph, const Compilation& c) {
-           TESSERA_CHECK(adds_apart(c) || (c.options.update.num_microbatches == 1 &&
-                                           c.options.update.state.axes.empty()),
+           TESSERA_CHECK(rounds_apart(c) || (c.options.update.num_microbatches == 1 &&
+                                             c.options.update.state.axes.empty()),
                          "sums of gradients are f32");
            return round_gradients(std::move(graph));
          }),

@@ -76,7 +76,7 @@ constexpr auto kTraits = std::to_array<Trait>({
      .group = "",
      .change = [](Plan& plan) { plan.passes.dropout = 0.1; }},
     {.name = "gradients=apart",
-     .does = "the gradient of a microbatch is written, then added to the sum of those before",
+     .does = "a microbatch's gradients of products are written, then added up",
      .group = "",
      .change = [](Plan& plan) { plan.passes.joins_accumulation = false; }},
     {.name = "scatter_gather",

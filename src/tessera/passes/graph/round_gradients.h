@@ -4,8 +4,8 @@
 
 namespace tessera {
 
-// Rounds the gradients of weights that products of bf16 make to bf16, where they are made: what
-// adds up none of them moves half as much. All others stay f32.
+// Rounds the gradients of weights that products of bf16 make to bf16, where they are made: half as
+// much is moved. All others, and sums of several, stay f32.
 //   output "gradient.w": f32 = matmul(dy, x)  ->  output "gradient.w": bf16 =
 //   matmul{dtype=bf16}(..)
 Graph round_gradients(Graph graph);
