@@ -130,5 +130,16 @@ TEST(GradientsApart, AreRoundedWhereProductsAre) {
   EXPECT_NEAR(apart.grad_norms[0], joined.grad_norms[0], 1e-3F * joined.grad_norms[0]);
 }
 
+// Where ranks sum them up before they are added, they stay f32, and are added apart anyway.
+TEST(GradientsApart, AreNotRoundedBeforeSumsOverRanks) {
+  RankRun run = small_run(odd_model("llama3"));
+  run.dtype = DType::kBF16;
+  run.mesh = local_mesh({.data = 2});
+  run.placement = {.grad = 2, .optimizer = 2};
+  const RankResult joined = run_ranks(run);
+  run.joins_accumulation = false;
+  expect_equal(run_ranks(run), joined);
+}
+
 }  // namespace
 }  // namespace tessera
