@@ -41,12 +41,20 @@ constexpr std::int64_t kNcclBytes = 256 * kMebibyte;
 constexpr std::int64_t kNcclConnectionBytes = (10 + 2) * kMebibyte;
 constexpr std::int64_t kNcclChannels = 32;  // at most, by what it logs on nodes of eight Hoppers
 
-// Rings and trees have the neighbours on either side as peers; what ranks exchange has them all.
-std::int64_t nccl_group_bytes(std::int64_t size, bool exchanges) {
+// What is sent to one rank or received from it, over a network, has both of its buffers on the
+// device (transport/net.cc), and few channels: two for a network card, four of NCCL 2.29 for one of
+// 50 GB/s (graph/paths.cc, ncclTopoGetNchannels()).
+constexpr std::int64_t kNcclFarPeerBytes = 4 * (10 + 10) * kMebibyte;
+
+// Of one that is as near, or farther.
+std::int64_t nccl_peer_bytes(bool is_far) {
+  return is_far ? kNcclFarPeerBytes : kNcclChannels * kNcclConnectionBytes;
+}
+
+// Rings and trees have the neighbours on either side as peers.
+std::int64_t nccl_ring_bytes(std::int64_t size) {
   constexpr std::int64_t kNeighbours = 2;
-  const std::int64_t others = size - 1;
-  const std::int64_t peers = std::min(others, kNeighbours) + (exchanges ? others : 0);
-  return peers * kNcclChannels * kNcclConnectionBytes;
+  return std::min(size - 1, kNeighbours) * kNcclChannels * kNcclConnectionBytes;
 }
 
 void require_flavor(const RunConfig& run, const ModelFamily& family) {
@@ -259,12 +267,20 @@ std::int64_t nccl_reserve_bytes(const RunLayout& layout, bool overlap, std::int6
   const std::int64_t streams = overlap ? 2 : 1;
   // Gradients in a format of the wire are exchanged, and summed by each rank.
   const bool exchanges = !layout.wires.grad.formats.empty();
+  const auto is_far = [&](const MeshAxis& axis) {
+    return layout.mesh.levels.size() > 1 && axis.level != layout.mesh.levels.front();
+  };
   std::int64_t bytes = kNcclBytes;
   for (const MeshAxis& axis : layout.mesh.axes) {
-    bytes += streams * nccl_group_bytes(axis.size, exchanges && axis.group == AxisGroup::kData);
+    bytes += streams * nccl_ring_bytes(axis.size);
+    if (exchanges && axis.group == AxisGroup::kData) {
+      bytes += streams * (axis.size - 1) * nccl_peer_bytes(is_far(axis));
+    }
   }
-  constexpr std::int64_t kEnds = 2;
-  return bytes + num_channels * nccl_group_bytes(kEnds, false);
+  const auto pipeline =
+      std::ranges::find(layout.mesh.axes, AxisGroup::kPipeline, &MeshAxis::group);  // innermost
+  const bool channels_are_far = pipeline != layout.mesh.axes.end() && is_far(*pipeline);
+  return bytes + num_channels * nccl_peer_bytes(channels_are_far);
 }
 
 std::int64_t device_memory_limit(const Devices& devices,

@@ -130,6 +130,26 @@ TEST(NcclReserve, GrowsWithGroupsAndPeers) {
   EXPECT_EQ(nccl_reserve_bytes(layout, false, 3), kAll + (4 + 7 + 3) * kPeer) << "three channels";
 }
 
+// Over a network 4 channels of 20 MiB for each of those that a rank exchanges with.
+TEST(NcclReserve, IsLessForPeersOfOtherNodes) {
+  constexpr std::int64_t kMebibyte = std::int64_t{1} << 20;
+  constexpr std::int64_t kNeighbour = kMebibyte * 32 * 12;
+  constexpr std::int64_t kFarPeer = kMebibyte * 4 * 20;
+  constexpr std::int64_t kAll = 256 * kMebibyte;
+  RunLayout layout;
+  layout.mesh.levels = {"node", "cluster"};
+  layout.mesh.axes = {
+      {.name = "data", .group = AxisGroup::kData, .size = 48, .stride = 8, .level = "cluster"}};
+  EXPECT_EQ(nccl_reserve_bytes(layout, false, 0), kAll + 2 * kNeighbour);
+  layout.wires.grad.formats = {WireFormat::kBF16};
+  EXPECT_EQ(nccl_reserve_bytes(layout, false, 0), kAll + 2 * kNeighbour + 47 * kFarPeer);
+  layout.mesh.axes = {
+      {.name = "pipeline", .group = AxisGroup::kPipeline, .size = 2, .level = "cluster"}};
+  EXPECT_EQ(nccl_reserve_bytes(layout, false, 3), kAll + kNeighbour + 3 * kFarPeer);
+  layout.mesh.axes[0].level = "node";
+  EXPECT_EQ(nccl_reserve_bytes(layout, false, 3), kAll + kNeighbour + 3 * kNeighbour);
+}
+
 // A run looks at its devices more than once.
 TEST(DeviceMemoryLimit, NeedsADevice) {
   Devices none;
