@@ -123,9 +123,10 @@ ConfigSection float8() {
        row("keep_weight_codes",
            &S::keep_weight_codes,
            codec::boolean(),
-           "Whether weights are quantized once for forward and backward, with recipe tensorwise. "
-           "Their codes then take a byte a weight of the layers from one to the other; weights "
-           "that are cut (state.param) are gathered once.")});
+           "Whether weights are quantized once for forward and backward, with recipe tensorwise: "
+           "once a step for all of its microbatches, where their codes take two bytes a weight of "
+           "the layers; else, and where weights are cut (state.param) and then gathered once, for "
+           "each microbatch, where they take a byte a weight.")});
 }
 
 ConfigSection optimizer() {

@@ -102,6 +102,15 @@ bool rounds_apart(const Compilation& c) {
   return adds_apart(c) && c.options.update.state.grad == 0;
 }
 
+// Codes that are kept anyway serve all microbatches; of a parameter that is gathered anew for each
+// they are that one's.
+WeightCodes weight_codes(const Compilation& c) {
+  return c.trains && c.options.float8->keep_weight_codes && c.options.update.num_microbatches > 1 &&
+                 c.options.update.state.param == 0
+             ? WeightCodes::kOnceAStep
+             : WeightCodes::kEachMicrobatch;
+}
+
 UpdateOptions update_options(const Compilation& c) {
   UpdateOptions options = c.options.update;
   if (has_pipeline(c)) {
@@ -203,7 +212,7 @@ constexpr std::array kPasses = {
     Pass{"quantize_products",
          [](const Compilation& c) { return c.options.float8.has_value(); },
          on<Graph>([](const Graph& graph, const Compilation& c) {
-           return quantize_products(graph, *c.options.float8);
+           return quantize_products(graph, *c.options.float8, weight_codes(c));
          }),
          "after differentiate, which passes gradients straight through rounding; before the graph "
          "is cut, so that a scale is that of the whole"},

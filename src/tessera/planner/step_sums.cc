@@ -39,10 +39,6 @@ StreamSeconds seconds_of(const TimedProgram& program, const IssueStep& step, dou
   return seconds;
 }
 
-bool is_once(Action action) {
-  return action == Action::kStart || action == Action::kUpdate;
-}
-
 void add(StreamSeconds& sum, const StreamSeconds& more) {
   sum = combine(1.0, sum, 1.0, more);
 }
@@ -98,7 +94,7 @@ Passes pass_seconds(const TimedProgram& program, double spread) {
   for (const IssueStep& step : program.order.steps) {
     const Call& call = program.program->calls[step.call];
     const Action action = segment_of(program, step).code.action;
-    if (step.stream != 0 || is_once(action)) {
+    if (step.stream != 0 || !is_of_microbatches(action)) {
       continue;
     }
     const double seconds = seconds_of(program, step, spread).main();
@@ -228,7 +224,7 @@ StepSums step_sums(const TimedProgram& program, double spread) {
     const Action action = segment_of(program, step).code.action;
     const StreamSeconds seconds = seconds_of(program, step, spread);
     add(action == Action::kUpdate ? sums.update : sums.microbatches.at(microbatch), seconds);
-    if (microbatch == second && !is_once(action)) {
+    if (microbatch == second && is_of_microbatches(action)) {
       const bool gathers =
           instruction_of(*program.program, step).op->get_if<GatherSlicesAttrs>() != nullptr;
       PartSeconds& sum = gathers ? sums.gathers : sums.reductions;
@@ -262,7 +258,8 @@ AheadSeconds ahead_seconds(const TimedProgram& program, double spread) {
   std::map<Action, AheadOfPass> passes;
   for (const IssueStep& step : program.order.steps) {
     const Action action = segment_of(program, step).code.action;
-    if (step.stream == 0 && !is_once(action) && call_of(*program.program, step).microbatch == 0) {
+    if (step.stream == 0 && is_of_microbatches(action) &&
+        call_of(*program.program, step).microbatch == 0) {
       passes[action].add(instruction_of(*program.program, step),
                          seconds_of(program, step, spread).main());
     }

@@ -51,6 +51,11 @@ enum class Action : std::uint8_t { kStart, kForward, kBackward, kWeightGradient,
 inline constexpr std::array kActions = {
     Action::kStart, Action::kForward, Action::kBackward, Action::kWeightGradient, Action::kUpdate};
 
+// Whether each microbatch comes to it.
+constexpr bool is_of_microbatches(Action action) {
+  return action != Action::kStart && action != Action::kUpdate;
+}
+
 std::string_view name(Action action);
 
 // What of an action a code does: its own work; before it, gathers of the parameters that it needs

@@ -45,7 +45,7 @@ class Attributor {
     first_ = own_.last();
     for (const Span& span : own_.streams[0]) {
       const Action action = action_of(span);
-      if (span.kind == SpanKind::kKernel && action != Action::kStart && action != Action::kUpdate) {
+      if (span.kind == SpanKind::kKernel && is_of_microbatches(action)) {
         const PieceKind kind = program_.pieces[span.piece].kind;
         first_ = kind == PieceKind::kStream ? first_ : std::min(first_, span.begin);
         last_ = std::max(last_, span.end);

@@ -173,8 +173,7 @@ class TracePicture {
       row.add(static_cast<std::size_t>(block.action), block.begin, block.end);
       const std::string text = format("{}", block.microbatch);
       const double width = scale_.x_of(block.end) - scale_.x_of(block.begin);
-      const bool is_of_microbatch =
-          block.action != Action::kStart && block.action != Action::kUpdate;
+      const bool is_of_microbatch = is_of_microbatches(block.action);
       if (is_of_microbatch && width >= static_cast<double>(scale_.width) &&
           width >= kDigitWidth * static_cast<double>(text.size())) {
         labels += format(

@@ -15,11 +15,17 @@
 namespace tessera {
 namespace {
 
-// Codes of a value, what they are to be multiplied by, and the node before which they are made.
+// Where codes are made: before the node that first reads them, or, for its layer, once a step.
+struct Making {
+  NodeId reader;
+  bool once = false;
+};
+
+// Codes of a value, and what they are to be multiplied by.
 struct Codes {
   ValueId codes;
   ValueId inverse;
-  NodeId position;
+  Making made = {};
 };
 
 // How a product reads a factor.
@@ -31,8 +37,8 @@ struct Factor {
 
 class Quantizing {
  public:
-  Quantizing(const Graph& graph, const Float8Options& options)
-      : graph_(graph), edit_(graph), options_(options), users_(users(graph)) {
+  Quantizing(const Graph& graph, const Float8Options& options, WeightCodes weights)
+      : graph_(graph), edit_(graph), options_(options), weights_(weights), users_(users(graph)) {
     for (const Node& node : graph.nodes) {
       num_layers_ = std::max(num_layers_, node.layer + 1);
     }
@@ -96,7 +102,10 @@ class Quantizing {
         .dtype = attrs.dtype,
         .accumulate = attrs.accumulate,
         .fast_accumulation = options_.fast_accumulation && node.phase == Phase::kForward};
-    insert(id, make_op(product), {a.codes, b.codes, a.inverse, b.inverse}, {node.results[0]});
+    insert({.reader = id},
+           make_op(product),
+           {a.codes, b.codes, a.inverse, b.inverse},
+           {node.results[0]});
   }
 
   // Head and loss. The gradients read the codes that the loss does, made where it is: fuse() makes
@@ -148,7 +157,7 @@ class Quantizing {
       const auto [found, is_new] = transposed_.try_emplace({codes.codes, factor.dims});
       if (is_new) {
         found->second = edit_.fresh();
-        insert(codes.position,
+        insert(codes.made,
                make_op(TransposeCodesAttrs{.rows = factor.dims}),
                {codes.codes},
                {found->second});
@@ -172,14 +181,14 @@ class Quantizing {
     const auto [found, is_new] =
         codes_.try_emplace({factor.value, factor.dims, factor.leading, again});
     if (is_new) {
-      const NodeId position = position_of_codes(reader, factor.value);
-      found->second = {.codes = edit_.fresh(), .inverse = edit_.fresh(), .position = position};
+      const Making made = making_of_codes(reader, factor.value);
+      found->second = {.codes = edit_.fresh(), .inverse = edit_.fresh(), .made = made};
       const ValueId amax = edit_.fresh();
-      insert(position,
+      insert(made,
              make_op(AmaxAttrs{.dims = factor.dims, .leading = factor.leading}),
              {factor.value},
              {amax});
-      insert(position,
+      insert(made,
              make_op(QuantizeFloat8Attrs{.dims = factor.dims,
                                          .leading = factor.leading,
                                          .dtype = dtype_of(factor.value),
@@ -190,10 +199,15 @@ class Quantizing {
     return found->second;
   }
 
-  // Where codes that `reader` is the first to read are made: right there; those of an activation
-  // that nothing else in backward reads beside its codes for forward, so that backward keeps a byte
-  // an element.
-  NodeId position_of_codes(NodeId reader, ValueId value) const {
+  // Where codes that `reader` is the first to read are made: right there; those of a layer's weight
+  // once a step, if asked; those of an activation that nothing else in backward reads beside its
+  // codes for forward, so that backward keeps a byte an element.
+  Making making_of_codes(NodeId reader, ValueId value) const {
+    const bool is_parameter = graph_[value].kind == ValueKind::kParameter;
+    if (is_parameter && weights_ == WeightCodes::kOnceAStep &&
+        graph_.nodes[reader.at()].layer >= 0) {
+      return {.reader = reader, .once = true};
+    }
     const auto is_forward = [&](NodeId id) {
       return graph_.nodes[id.at()].phase == Phase::kForward;
     };
@@ -201,19 +215,18 @@ class Quantizing {
       const Node& node = graph_.nodes[id.at()];
       return is_forward(id) || (node.op->get_if<MatmulAttrs>() != nullptr && is_chosen(node));
     };
-    if (graph_[value].kind == ValueKind::kParameter ||
-        !std::ranges::all_of(users_[value.at()], reads_codes)) {
-      return reader;
+    if (is_parameter || !std::ranges::all_of(users_[value.at()], reads_codes)) {
+      return {.reader = reader};
     }
     for (auto known = codes_.lower_bound({value, 0, false, false});
          known != codes_.end() && std::get<ValueId>(known->first) == value;
          ++known) {
-      const Codes& codes = known->second;
-      if (codes.position.valid() && is_forward(codes.position)) {
-        return codes.position;
+      const Making& made = known->second.made;
+      if (made.reader.valid() && is_forward(made.reader)) {
+        return made;
       }
     }
-    return reader;
+    return {.reader = reader};
   }
 
   // What backward makes is a gradient.
@@ -224,16 +237,13 @@ class Quantizing {
     return is_gradient ? options_.gradients : DType::kF8E4M3;
   }
 
-  void insert(NodeId position,
-              OpRef op,
-              std::vector<ValueId> operands,
-              std::vector<ValueId> results) {
-    const Node& like = graph_.nodes[position.at()];
-    edit_.insert(position,
+  void insert(Making where, OpRef op, std::vector<ValueId> operands, std::vector<ValueId> results) {
+    const Node& like = graph_.nodes[where.reader.at()];
+    edit_.insert(where.once ? NodeId::of(0) : where.reader,
                  {.op = std::move(op),
                   .operands = std::move(operands),
                   .results = std::move(results),
-                  .phase = like.phase,
+                  .phase = where.once ? Phase::kStart : like.phase,
                   .layer = like.layer,
                   .chunk = like.chunk});
   }
@@ -241,6 +251,7 @@ class Quantizing {
   const Graph& graph_;
   GraphEdit edit_;
   const Float8Options& options_;
+  WeightCodes weights_;
   std::vector<std::vector<NodeId>> users_;
   std::int32_t num_layers_ = 0;
   std::set<ValueId> of_adapters_;  // adapters, and their gradients
@@ -251,8 +262,8 @@ class Quantizing {
 
 }  // namespace
 
-Graph quantize_products(const Graph& graph, const Float8Options& options) {
-  return Quantizing(graph, options).run();
+Graph quantize_products(const Graph& graph, const Float8Options& options, WeightCodes weights) {
+  return Quantizing(graph, options, weights).run();
 }
 
 }  // namespace tessera

@@ -18,6 +18,10 @@ struct Float8Options {
   bool keep_weight_codes = false;  // from forward to backward, where one scale serves both
 };
 
+// When those of a layer's weights are made. Once a step, in its start, is for parameters that lie
+// whole on a rank while microbatches do not change them.
+enum class WeightCodes : std::uint8_t { kEachMicrobatch, kOnceAStep };
+
 // Makes the matrix products of the layers, those of backward too, products of 8-bit floats with
 // scales of the values at hand:
 //   y = matmul(x, w)  ->  a = amax(x); c, s = quantize_float8(x, a); ..; y = scaled_matmul(c, d, s,
@@ -26,6 +30,8 @@ struct Float8Options {
 // head, unless it is chosen), stay as they are. It works on global shapes: a scale does not depend
 // on how its tensor is cut, but on the microbatch, of all data ranks. Errors: kInvalidArgument
 // where no product is left.
-Graph quantize_products(const Graph& graph, const Float8Options& options);
+Graph quantize_products(const Graph& graph,
+                        const Float8Options& options,
+                        WeightCodes weights = WeightCodes::kEachMicrobatch);
 
 }  // namespace tessera

@@ -22,11 +22,19 @@ bool is_summed(const Graph& graph, const Output& output, NodeId last) {
   return node.phase == Phase::kUpdate && node.op->get_if<AddAttrs>() != nullptr;
 }
 
+// What a step makes once is there for every microbatch.
+bool is_read_again(const Graph& graph, ValueId value, const Node& reader) {
+  const NodeId producer = graph[value].producer;
+  return producer.valid() && graph.nodes[producer.at()].phase == Phase::kStart &&
+         reader.phase != Phase::kStart;
+}
+
 std::vector<NodeId> find_last_uses(const Graph& graph) {
   std::vector<NodeId> last(graph.values.size());
   for (std::size_t i = 0; i < graph.nodes.size(); ++i) {
     for (const ValueId operand : graph.nodes[i].operands) {
-      last[operand.at()] = NodeId::of(i);
+      last[operand.at()] =
+          is_read_again(graph, operand, graph.nodes[i]) ? kAfterAllNodes : NodeId::of(i);
     }
   }
   for (const Output& output : graph.outputs) {

@@ -194,7 +194,7 @@ class Transfers {
     for (std::size_t i = 0; i < program_.calls.size(); ++i) {
       const Call& call = program_.calls[i];
       const Code& code = program_[call.segment].code;
-      if (code.kind != CodeKind::kWork || code.action == Action::kUpdate) {
+      if (code.kind != CodeKind::kWork || !is_of_microbatches(code.action)) {
         continue;
       }
       const Code work = with_kind(code, CodeKind::kWork);

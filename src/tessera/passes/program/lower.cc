@@ -176,11 +176,19 @@ class Lowering {
       program_.buffers[storage_.tensors[output.value.at()].buffer.at()].persistent = true;
     }
     for (Buffer& buffer : program_.buffers) {
+      buffer.persistent = buffer.persistent || is_of_whole_step(buffer);
       if (buffer.persistent) {
         buffer.begin = buffer.end = {};
       }
     }
     make_pools();
+  }
+
+  // Made at its start for all microbatches.
+  static bool is_of_whole_step(const Buffer& buffer) {
+    const Code& begin = buffer.begin.code;
+    return begin.action == Action::kStart && begin.kind == CodeKind::kWork &&
+           buffer.end.code.action != Action::kStart;
   }
 
   const TensorRef& tensor(ValueId value) const { return storage_.tensors[value.at()]; }
@@ -219,11 +227,8 @@ class Lowering {
     std::map<Code, SegmentId> start;
     std::map<Code, SegmentId> next;
     for (const Code& code : works) {
-      if (code.action == Action::kStart) {
-        continue;  // there are transfers alone
-      }
       Segment later = make_segment(graph_, code);
-      if (later.instructions.empty() && !has_transfers(code)) {
+      if (later.instructions.empty() && (code.action == Action::kStart || !has_transfers(code))) {
         continue;
       }
       Segment begin = make_segment(first, code);
@@ -254,9 +259,14 @@ class Lowering {
   void list_calls(const std::vector<Code>& works,
                   const std::map<Code, SegmentId>& start,
                   const std::map<Code, SegmentId>& next) {
+    for (const Code& code : works) {
+      if (next.contains(code) && code.action == Action::kStart) {
+        program_.calls.push_back({.segment = next.at(code)});
+      }
+    }
     for (std::int32_t m = 0; m < options_.num_microbatches; ++m) {
       for (const Code& code : works) {
-        if (next.contains(code) && code.action != Action::kUpdate) {
+        if (next.contains(code) && is_of_microbatches(code.action)) {
           program_.calls.push_back(
               {.segment = m == 0 ? start.at(code) : next.at(code), .microbatch = m});
         }

@@ -1,6 +1,7 @@
 #include "tessera/passes/program/order_calls.h"
 
 #include <algorithm>
+#include <iterator>
 #include <map>
 #include <set>
 #include <utility>
@@ -38,6 +39,9 @@ Program order_calls(Program program, std::span<const WorkStep> order) {
   std::set<Code> called;
   std::set<std::pair<Code, std::int32_t>> steps;
   std::vector<Call> calls;
+  std::ranges::copy_if(program.calls, std::back_inserter(calls), [&](const Call& call) {
+    return program[call.segment].code.action == Action::kStart;
+  });
   for (const WorkStep& step : order) {
     const auto found = variants.find(step.code);
     if (found == variants.end()) {
@@ -57,7 +61,7 @@ Program order_calls(Program program, std::span<const WorkStep> order) {
     const Code& code = program[call.segment].code;
     if (code.action == Action::kUpdate) {
       calls.push_back(call);
-    } else {
+    } else if (code.action != Action::kStart) {
       TESSERA_CHECK(steps.contains({code, call.microbatch}),
                     "{} of microbatch {} is missing in the order of calls",
                     to_string(code),

@@ -90,7 +90,7 @@ std::vector<std::int32_t> assign_stages(const Graph& graph, std::span<const std:
     if (node.layer >= 0) {
       stages.push_back(stage_of_layer[static_cast<std::size_t>(node.layer)]);
       origin.layer = true;
-      origin.backward_of_layer |= !is_forward;
+      origin.backward_of_layer |= !is_forward && node.phase != Phase::kStart;
     } else if (!origin.state && !origin.layer) {
       stages.push_back(kEveryStage);
     } else if (origin.is_of_states_alone()) {

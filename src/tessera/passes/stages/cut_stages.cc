@@ -189,7 +189,7 @@ class StageCut {
   NodeId before_first(bool is_forward) const {
     std::size_t first = 0;
     while (!is_forward && first < graph_.nodes.size() &&
-           graph_.nodes[first].phase == Phase::kForward) {
+           graph_.nodes[first].phase <= Phase::kForward) {
       ++first;
     }
     return NodeId::of(first);
