@@ -221,6 +221,9 @@ std::vector<std::string> traits_of(const PublishedRow& row) {
       traits.emplace_back("scatter_gather");
     }
   }
+  if (row.compiled == "te" && row.state == "zero1" && data_ranks(row) > 1) {
+    traits.emplace_back("gather_ahead");
+  }
   if (!row.traits.empty()) {
     traits.insert(traits.end(), row.traits.begin(), row.traits.end());
   } else if (row.pp > 1 && row.compiled == "fused-kernels") {

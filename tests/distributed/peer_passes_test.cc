@@ -141,5 +141,33 @@ TEST(GradientsApart, AreNotRoundedBeforeSumsOverRanks) {
   expect_equal(run_ranks(run), joined);
 }
 
+// Beside the forward, or in its way; of parameters and masters in bf16 and f32, of those that other
+// stages use, too.
+TEST(GathersAhead, TrainAsGathersOfTheUpdate) {
+  for (const char* const family : {"gpt2", "llama3"}) {
+    RankRun alone = small_run(odd_model(family));
+    alone.mesh = local_mesh({.data = 2, .tensor = 2});
+    alone.placement = {.optimizer = 2};
+    RankRun stages = alone;
+    stages.mesh = local_mesh({.data = 2, .pipeline = 2});
+    stages.pipeline = {.layers = {num_layers(alone) - 1, 1}};
+    for (RankRun run : {alone, stages}) {
+      for (const DType dtype : {DType::kF32, DType::kBF16}) {
+        run.dtype = dtype;
+        run.overlap = false;
+        run.gathers_ahead = false;
+        const RankResult expected = run_ranks(run);
+        run.gathers_ahead = true;
+        for (const bool overlap : {false, true}) {
+          run.overlap = overlap;
+          const RankResult found = run_ranks(run);
+          EXPECT_EQ(found.losses, expected.losses) << family << ", overlap " << overlap;
+          EXPECT_EQ(found.grad_norms, expected.grad_norms) << family << ", overlap " << overlap;
+        }
+      }
+    }
+  }
+}
+
 }  // namespace
 }  // namespace tessera

@@ -460,6 +460,7 @@ CompileOptions rank_options(const RankRun& run, const WorkspaceQuery& workspace_
           .gelu_products = run.device != nullptr,
           .joins_accumulation = run.joins_accumulation,
           .scatter_hops = run.scatter_hops,
+          .gathers_ahead = run.gathers_ahead,
           .pipeline = pipeline_options(run),
           .overlap = run.overlap,
           .overlap_layers = run.overlap_layers,

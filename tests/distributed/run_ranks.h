@@ -90,6 +90,7 @@ struct RankRun {
   std::optional<double> dropout = {};
   bool joins_accumulation = true;
   bool scatter_hops = false;
+  bool gathers_ahead = false;
   bool fuse = true;
   bool sequence_parallel = false;
   PipelineRun pipeline = {};   // where the mesh has one

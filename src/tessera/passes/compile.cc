@@ -29,8 +29,10 @@
 #include "tessera/passes/program/add_tied_transfers.h"
 #include "tessera/passes/program/add_transfers.h"
 #include "tessera/passes/program/assign_slots.h"
+#include "tessera/passes/program/gather_beside.h"
 #include "tessera/passes/program/overlap.h"
 #include "tessera/passes/program/spread_slots.h"
+#include "tessera/passes/ranks/gather_ahead.h"
 #include "tessera/passes/ranks/localize.h"
 #include "tessera/passes/ranks/propagate_layouts.h"
 #include "tessera/passes/ranks/resolve_reshards.h"
@@ -277,6 +279,10 @@ constexpr std::array kPasses = {
            return share_tied(std::move(graph), c.tied, c.pipeline_rank);
          }),
          "after append_update, for which it is a parameter still; before what changes readers"},
+    Pass{"gather_ahead",
+         [](const Compilation& c) { return c.trains && c.options.gathers_ahead; },
+         plain<Graph, gather_ahead>,
+         "after share_tied, whose parameters stay"},
     Pass{"gelu_products",
          [](const Compilation& c) { return c.options.gelu_products; },
          plain<Graph, gelu_products>,
@@ -327,6 +333,10 @@ constexpr std::array kPasses = {
            return overlap(std::move(program), c.options.overlap_layers);
          }),
          "before plan_memory: what another stream uses must lie apart for longer"},
+    Pass{"gather_beside",
+         [](const Compilation& c) { return c.options.overlap && c.options.gathers_ahead; },
+         plain<Program, gather_beside>,
+         "after overlap, which cuts what waits for them"},
     Pass{"add_transfers",
          has_pipeline,
          on<Program>(

@@ -41,6 +41,7 @@ CompileOptions compile_options(const Plan& plan, const Target& target) {
           .gelu_products = target.has_gelu_products() && passes.gelu_products,
           .joins_accumulation = passes.joins_accumulation,
           .scatter_hops = passes.scatter_hops,
+          .gathers_ahead = passes.gathers_ahead,
           .overlap = passes.overlap,
           .overlap_layers = passes.overlap_layers,
           .workspace_bytes = workspace_query(target, plan.threads)};

@@ -45,6 +45,7 @@ struct PassPlan {
   AttentionKernels attention = AttentionKernels::kFlash;
   bool joins_accumulation = true;  // gradients are added up by what makes them
   bool scatter_hops = false;       // along the pipeline, of what tensor ranks all have
+  bool gathers_ahead = false;      // of updated parameters, in the next step's start
   double dropout = 0.0;  // of attention's probabilities and of residuals in training; 0: none
 };
 

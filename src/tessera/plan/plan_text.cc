@@ -360,6 +360,7 @@ void pass_fields(Io& io, C& passes) {
           AttentionKernels::kFlash, AttentionKernels::kFusedSoftmax, AttentionKernels::kUnfused});
   io.flag("joins_accumulation", passes.joins_accumulation);
   io.flag("scatter_hops", passes.scatter_hops);
+  io.flag("gathers_ahead", passes.gathers_ahead);
   io.number("dropout", passes.dropout);
 }
 

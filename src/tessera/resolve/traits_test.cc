@@ -37,9 +37,11 @@ TEST(Traits, SetKeysOfTheRun) {
 
 TEST(Traits, ChangeThePlan) {
   Plan plan;
-  changes_of(find_traits(std::vector<std::string>{"gradients=apart", "scatter_gather"})).plan(plan);
+  const std::vector<std::string> names = {"gradients=apart", "scatter_gather", "gather_ahead"};
+  changes_of(find_traits(names)).plan(plan);
   EXPECT_FALSE(plan.passes.joins_accumulation);
   EXPECT_TRUE(plan.passes.scatter_hops);
+  EXPECT_TRUE(plan.passes.gathers_ahead);
 }
 
 TEST(Traits, AreNamedOnce) {

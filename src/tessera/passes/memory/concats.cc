@@ -42,6 +42,12 @@ std::vector<std::optional<ConcatPart>> find_parts(const Graph& graph, const Valu
       }
     }
   }
+  // A state whose new content is a part lies where that is made.
+  for (const Output& output : graph.outputs) {
+    if (output.updates && part_of[output.value.at()] && !part_of[output.updates->at()]) {
+      part_of[output.updates->at()] = part_of[output.value.at()];
+    }
+  }
   return part_of;
 }
 

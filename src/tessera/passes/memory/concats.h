@@ -23,8 +23,9 @@ struct Concats {
   std::map<std::vector<ValueId>, std::vector<ValueId>> results_of;  // by operands, in node order
 };
 
-// Parts are the operands of concats (each inside the first that reads it), and what ops in place in
-// front of a concat overwrite, so that these work in the right memory from the start.
+// Parts are the operands of concats (each inside the first that reads it), what ops in place in
+// front of a concat overwrite, so that these work in the right memory from the start, and states
+// whose new content is a part.
 Concats find_concats(const Graph& graph, const ValueUses& uses);
 
 }  // namespace tessera

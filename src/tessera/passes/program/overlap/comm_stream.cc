@@ -43,6 +43,9 @@ std::optional<GradientEnd> find_end(std::vector<CodeBody>& codes, const Instruct
 bool choose_comm_stream(Program& program) {
   bool any = false;
   for (Segment& segment : program.segments) {
+    if (segment.code.action == Action::kStart) {
+      continue;
+    }
     std::vector<const TensorRef*> reduced;
     for (Instruction& instruction : segment.instructions) {
       if (is_reduction(instruction)) {
