@@ -205,6 +205,8 @@ TEST_F(PlanTest, HasARowForEachNumberOfRanks) {
   EXPECT_THAT(text.out, HasSubstr("exposed traffic"));
   EXPECT_THAT(text.out, HasSubstr("parallel.ranks=7: parallel.ranks: found 7"));
   EXPECT_THAT(refused({"--sweep=parallel.ranks=7,11"}), HasSubstr("no value has a plan"));
+  EXPECT_THAT(refused({"--sweep=parallel.ranks=1..2", "--memory.limit_bytes=1000000"}, 4),
+              HasSubstr("no value has a plan"));
   EXPECT_THAT(refused({"--sweep=train.microbatch=1,2"}), HasSubstr("expected parallel.ranks"));
 }
 

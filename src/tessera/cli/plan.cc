@@ -106,12 +106,11 @@ void plan_sweep(const RunConfig& config, const PlanOptions& options) {
       return with_ranks;
     }));
   }
-  if (std::ranges::none_of(rows, [](const PlanSweepRow& row) { return row.row.problem.empty(); })) {
-    fail(ErrorCode::kInvalidConfig,
-         "--sweep={}: no value has a plan: {}",
-         options.sweep,
-         rows.front().row.problem);
+  std::vector<SweepRow> plain;
+  for (const PlanSweepRow& row : rows) {
+    plain.push_back(row.row);
   }
+  require_some_run(options.sweep, "no value has a plan", plain);
   print(options.json ? plan_sweep_json(sweep, rows) : plan_sweep_text(sweep, rows));
 }
 

@@ -216,12 +216,7 @@ void simulate_sweep(const RunArguments& arguments, const SimulateOptions& option
       return sweep_row(make_simulation_report(run, simulation_options(options), false));
     }));
   }
-  if (std::ranges::none_of(rows, [](const SweepRow& row) { return row.problem.empty(); })) {
-    fail(ErrorCode::kInvalidConfig,
-         "--sweep={}: no value makes a run: {}",
-         options.sweep,
-         rows.front().problem);
-  }
+  require_some_run(options.sweep, "no value makes a run", rows);
   print(options.json ? sweep_json(sweep, rows) : sweep_text(sweep, rows));
 }
 

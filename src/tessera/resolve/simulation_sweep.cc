@@ -97,9 +97,24 @@ SweepRow sweep_row(std::string value, const std::function<SweepRow()>& row) {
       throw;
     }
     found.problem = error.what();
+    found.lacks_memory = error.code() == ErrorCode::kOutOfMemory;
   }
   found.value = std::move(value);
   return found;
+}
+
+void require_some_run(std::string_view option,
+                      std::string_view what,
+                      const std::vector<SweepRow>& rows) {
+  if (std::ranges::any_of(rows, [](const SweepRow& row) { return row.problem.empty(); })) {
+    return;
+  }
+  fail(std::ranges::all_of(rows, &SweepRow::lacks_memory) ? ErrorCode::kOutOfMemory
+                                                          : ErrorCode::kInvalidConfig,
+       "--sweep={}: {}: {}",
+       option,
+       what,
+       rows.front().problem);
 }
 
 SweepRow sweep_row(const SimulationReport& report) {

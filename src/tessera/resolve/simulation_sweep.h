@@ -23,7 +23,8 @@ Sweep parse_sweep(std::string_view text);
 // What is said of a run with one of the values.
 struct SweepRow {
   std::string value;
-  std::string problem = {};  // why there is no such run; else:
+  std::string problem = {};   // why there is no such run
+  bool lacks_memory = false;  // which is memory; else:
   std::int64_t ranks = 0;
   double seconds = 0.0;  // of a step
   double tokens_per_second = 0.0;
@@ -38,6 +39,12 @@ struct SweepRow {
 // A row of what `row` makes; with the problem where it throws kInvalidConfig or kOutOfMemory.
 SweepRow sweep_row(std::string value, const std::function<SweepRow()>& row);
 SweepRow sweep_row(const SimulationReport& report);
+
+// Errors: where no row has a run, with what the first one says; kOutOfMemory where all lack memory,
+// else kInvalidConfig. `option` and `what` begin the message.
+void require_some_run(std::string_view option,
+                      std::string_view what,
+                      const std::vector<SweepRow>& rows);
 
 // Tokens/s of a rank, over those of the first row with a run.
 double efficiency(const std::vector<SweepRow>& rows, const SweepRow& row);
