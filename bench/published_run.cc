@@ -186,6 +186,19 @@ void set_step(const PublishedRow& row, Keys& keys) {
   }
 }
 
+// Of its releases of 2021 and of its core.
+void add_traits_of_megatron(const PublishedRow& row, std::vector<std::string>& traits) {
+  if (row.compiled == "fused-kernels") {
+    traits.emplace_back("gradients=apart");
+    if (row.pp > 1 && row.tp > 1 && !row.sp) {
+      traits.emplace_back("scatter_gather");
+    }
+  }
+  if (row.compiled == "te" && row.state == "zero1" && data_ranks(row) > 1) {
+    traits.emplace_back("gather_ahead");
+  }
+}
+
 // From rules that hold for whole systems, by the words of the row.
 std::vector<std::string> traits_of(const PublishedRow& row) {
   std::vector<std::string> traits = {"buckets"};
@@ -215,15 +228,7 @@ std::vector<std::string> traits_of(const PublishedRow& row) {
   if (row.pp > 1 && is_sharded && data_ranks(row) > 1) {
     traits.emplace_back("no_reshard");
   }
-  if (row.compiled == "fused-kernels") {
-    traits.emplace_back("gradients=apart");
-    if (row.pp > 1 && row.tp > 1 && !row.sp) {
-      traits.emplace_back("scatter_gather");
-    }
-  }
-  if (row.compiled == "te" && row.state == "zero1" && data_ranks(row) > 1) {
-    traits.emplace_back("gather_ahead");
-  }
+  add_traits_of_megatron(row, traits);
   if (!row.traits.empty()) {
     traits.insert(traits.end(), row.traits.begin(), row.traits.end());
   } else if (row.pp > 1 && row.compiled == "fused-kernels") {

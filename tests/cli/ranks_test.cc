@@ -193,7 +193,7 @@ TEST_F(RanksTest, InitialWeightsAreTheSameUnderEveryLayout) {
   }
 }
 
-// Each layout's checkpoint goes on under itself and three others, and each layout goes on from as
+// Each layout's checkpoint goes on under itself and two others, and each layout goes on from as
 // many.
 TEST_F(RanksTest, ACheckpointGoesOnUnderEveryLayout) {
   constexpr std::array<std::size_t, 3> kDistances = {0, 1, 7};

@@ -568,6 +568,11 @@ TEST_P(Float8LayoutTest, PlacementRecomputeAndOverlapChangeNothing) {
     expect_equal(run_ranks(run), first, "codes of weights kept, and recomputed");
     run.recompute = false;
     expect_equal(run_ranks(run), first, "codes of weights kept");
+    run.placement = {};
+    run.microbatches = 2;
+    const RankResult once = run_ranks(run);
+    run.float8->keep_weight_codes = false;
+    expect_equal(run_ranks(run), once, "codes of weights made once a step");
   }
 }
 

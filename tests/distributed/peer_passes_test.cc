@@ -141,6 +141,19 @@ TEST(GradientsApart, AreNotRoundedBeforeSumsOverRanks) {
   expect_equal(run_ranks(run), joined);
 }
 
+// Of parameters, on a stream, in the start of a step or in its update.
+std::int64_t num_gathers(const Program& program, Action action, std::size_t stream) {
+  std::int64_t count = 0;
+  for (const Segment& segment : program.segments) {
+    for (const Instruction& instruction : segment.instructions) {
+      const bool gathers = instruction.op->get_if<GatherSlicesAttrs>() != nullptr;
+      count +=
+          gathers && segment.code.action == action && instruction.stream.at() == stream ? 1 : 0;
+    }
+  }
+  return count;
+}
+
 // Beside the forward, or in its way; of parameters and masters in bf16 and f32, of those that other
 // stages use, too.
 TEST(GathersAhead, TrainAsGathersOfTheUpdate) {
@@ -160,6 +173,9 @@ TEST(GathersAhead, TrainAsGathersOfTheUpdate) {
         run.gathers_ahead = true;
         for (const bool overlap : {false, true}) {
           run.overlap = overlap;
+          const Program program = rank_programs(run)[0];
+          EXPECT_GT(num_gathers(program, Action::kStart, overlap ? 1 : 0), 0) << family;
+          EXPECT_EQ(num_gathers(program, Action::kStart, overlap ? 0 : 1), 0) << family;
           const RankResult found = run_ranks(run);
           EXPECT_EQ(found.losses, expected.losses) << family << ", overlap " << overlap;
           EXPECT_EQ(found.grad_norms, expected.grad_norms) << family << ", overlap " << overlap;

@@ -123,10 +123,12 @@ ConfigSection float8() {
        row("keep_weight_codes",
            &S::keep_weight_codes,
            codec::boolean(),
-           "Whether weights are quantized once for forward and backward, with recipe tensorwise: "
-           "once a step for all of its microbatches, where their codes take two bytes a weight of "
-           "the layers; else, and where weights are cut (state.param) and then gathered once, for "
-           "each microbatch, where they take a byte a weight.")});
+           "Whether weights are quantized once for forward and backward, with recipe tensorwise. "
+           "Of "
+           "several microbatches, weights that lie whole are quantized once a step, and their "
+           "codes "
+           "take two bytes a weight of the layers; otherwise it is once a microbatch and one byte, "
+           "and weights that are cut (state.param) are gathered once.")});
 }
 
 ConfigSection optimizer() {

@@ -104,8 +104,8 @@ bool rounds_apart(const Compilation& c) {
   return adds_apart(c) && c.options.update.state.grad == 0;
 }
 
-// Codes that are kept anyway serve all microbatches; of a parameter that is gathered anew for each
-// they are that one's.
+// Codes that are kept anyway serve all microbatches, unless the parameter is cut: then it is
+// gathered anew for each.
 WeightCodes weight_codes(const Compilation& c) {
   return c.trains && c.options.float8->keep_weight_codes && c.options.update.num_microbatches > 1 &&
                  c.options.update.state.param == 0

@@ -120,11 +120,16 @@ std::shared_ptr<const PlannedRuns::Probe> PlannedRuns::probe(const PlanChoice& c
     // Other ranks may add up a part of the gradients.
     probed.num_microbatches = of == ProbeOf::kSums ? probed.num_microbatches : 1;
   }
-  const std::string key =
-      format("{} m{}{}", all_words(probed), probed.num_microbatches, splits ? " split" : "");
+  const bool once = config_.float8.keep_weight_codes && choice.num_microbatches > 1 &&
+                    placement_of(choice).param == 1;
+  const std::string key = format("{} m{}{}{}",
+                                 all_words(probed),
+                                 probed.num_microbatches,
+                                 splits ? " split" : "",
+                                 once ? " once" : "");
   return probes_.get(key, [&]() -> Probe {
     try {
-      return make_probe(probed, splits, choice.num_ranks());
+      return make_probe(probed, splits, once, choice.num_ranks());
     } catch (const Error& error) {
       if (!is_refusal(error)) {
         throw;
@@ -149,6 +154,7 @@ PlannedRuns::StageProbes PlannedRuns::stage_probes(const PlanChoice& choice, Pro
 
 PlannedRuns::Probe PlannedRuns::make_probe(const PlanChoice& choice,
                                            bool splits_backward,
+                                           bool codes_once,
                                            std::int64_t ranks) const {
   RunConfig config = with_choice(config_, choice);
   config.train.global_batch = choice.data * choice.microbatch * choice.num_microbatches;
@@ -163,7 +169,10 @@ PlannedRuns::Probe PlannedRuns::make_probe(const PlanChoice& choice,
       run.plan.pipeline = one_stage(choice.num_microbatches, layers);
     }
     const RunPrograms programs = compile_run(run.plan, run.target);
-    const TimedProgram program = timed(resolved, run, programs, ranks, cached_).front();
+    TimedProgram program = timed(resolved, run, programs, ranks, cached_).front();
+    if (codes_once) {
+      leave_out_weight_codes(program);
+    }
     made.parts = step_parts(program, spread(ranks));
     made.ahead = ahead_seconds(program, spread(ranks));
     made.ends = step_ends(program, spread(ranks));

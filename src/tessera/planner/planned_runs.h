@@ -105,7 +105,10 @@ class PlannedRuns {
                                   const Cluster& cluster) const;
   std::shared_ptr<const Probe> probe(const PlanChoice& choice, ProbeOf of) const;
   StageProbes stage_probes(const PlanChoice& choice, ProbeOf of) const;
-  Probe make_probe(const PlanChoice& choice, bool splits_backward, std::int64_t ranks) const;
+  Probe make_probe(const PlanChoice& choice,
+                   bool splits_backward,
+                   bool codes_once,
+                   std::int64_t ranks) const;
   ProbeOf probe_of(const PlanChoice& choice, int number) const;
   std::shared_ptr<const ScheduleFacts> schedule(const PlanChoice& choice) const;
   PlanBound bound_or_throw(const PlanChoice& choice, int number) const;

@@ -52,6 +52,29 @@ TEST(PlannedRuns, BoundsAreBelowWhatIsSimulated) {
   }
 }
 
+// Probes are of few microbatches, and make codes of weights in each that a plan makes once.
+TEST(PlannedRuns, BoundsWithCodesOfWeightsAreBelowWhatIsSimulated) {
+  for (std::uint64_t seed = 0; seed < 2; ++seed) {
+    DrawnRun drawn(seed, 4, 16);
+    for (const char* const text : {"--float8.recipe=tensorwise",
+                                   "--float8.keep_weight_codes=true",
+                                   "--train.global_batch=32",
+                                   "--data.sequence_length=16",
+                                   "--model.ffn=2048",
+                                   "--memory.limit_bytes=0"}) {
+      apply_override(drawn.config, text);
+    }
+    const PlannedRuns runs(drawn.config, drawn.cluster, 4);
+    const std::vector<PlanChoice> space = drawn.space();
+    for (std::size_t i = seed; i < space.size(); i += 7) {
+      if (space[i].data > 1 && space[i].num_microbatches > 2) {
+        SCOPED_TRACE(format("seed {}", seed));
+        expect_bounds(runs, space[i]);
+      }
+    }
+  }
+}
+
 // What is alive of a few layers at once is not of each of many.
 TEST(PlannedRuns, BoundsOfManyLayersAreBelowWhatIsSimulated) {
   for (std::uint64_t seed = 0; seed < 2; ++seed) {

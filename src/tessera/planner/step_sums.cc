@@ -1,6 +1,7 @@
 #include "tessera/planner/step_sums.h"
 
 #include <algorithm>
+#include <cstdint>
 #include <limits>
 #include <map>
 #include <set>
@@ -154,6 +155,24 @@ class AheadOfPass {
   std::map<BufferId, std::int32_t> makers_;  // the layers that wrote last, in this pass
 };
 
+// Whether it makes codes of a weight, or one of the scales that they are made with. `made` are what
+// such instructions before it have made.
+bool makes_weight_codes(const Program& program,
+                        const Instruction& instruction,
+                        const std::set<BufferId>& made) {
+  const Op& op = *instruction.op;
+  const bool looks =
+      op.get_if<AmaxAttrs>() != nullptr || op.get_if<QuantizeFloat8Attrs>() != nullptr;
+  const bool follows =
+      op.get_if<AllReduceAttrs>() != nullptr || op.get_if<TransposeCodesAttrs>() != nullptr;
+  return (looks || follows) &&
+         std::ranges::any_of(instruction.operands, [&](const TensorRef& operand) {
+           const Buffer& buffer = program[operand.buffer];
+           return made.contains(operand.buffer) ||
+                  (looks && buffer.category == Category::kParameter);
+         });
+}
+
 double least_layer(const PassSeconds& pass) {
   double least = std::numeric_limits<double>::infinity();
   for (const auto& [layer, seconds] : pass.layers) {
@@ -213,6 +232,24 @@ StreamSeconds all_microbatches(const StepSums& sums, std::int64_t microbatches) 
     whole = combine(1.0, whole, between, sums.microbatches[1]);
   }
   return whole;
+}
+
+void leave_out_weight_codes(TimedProgram& program) {
+  std::set<BufferId> made;
+  for (const IssueStep& step : program.order.steps) {
+    const Instruction& instruction = instruction_of(*program.program, step);
+    if (!makes_weight_codes(*program.program, instruction, made)) {
+      continue;
+    }
+    for (const TensorRef& result : instruction.results) {
+      made.insert(result.buffer);
+    }
+    for (std::uint32_t i = program.first_piece[step.place]; i < program.first_piece[step.place + 1];
+         ++i) {
+      program.pieces[i].ticks = 0;
+      program.pieces[i].moving = 0;
+    }
+  }
 }
 
 StepSums step_sums(const TimedProgram& program, double spread) {

@@ -44,7 +44,7 @@ struct StepSums {
   // Of the other stream, in the second microbatch or the only one: gathers, and all else.
   PartSeconds gathers = {};
   PartSeconds reductions = {};
-  double persistent = 0.0;   // bytes of states and inputs
+  double persistent = 0.0;   // bytes of states, inputs, and what a step makes once
   double activations = 0.0;  // bytes that are alive together
   double alive = 0.0;        // likewise, of all that is not persistent
   double arena = 0.0;        // bytes of all
@@ -79,6 +79,10 @@ struct StepEnds {
   double before = 0.0;
   double after = 0.0;
 };
+
+// Takes the time from what makes codes of weights for products in 8-bit floats: a plan may make
+// them once a step where a program of few microbatches makes them in each.
+void leave_out_weight_codes(TimedProgram& program);
 
 // `spread`: how many times as long kernels take as a mean rank's.
 StepSums step_sums(const TimedProgram& program, double spread);

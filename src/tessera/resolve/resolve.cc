@@ -41,10 +41,10 @@ constexpr std::int64_t kNcclBytes = 256 * kMebibyte;
 constexpr std::int64_t kNcclConnectionBytes = (10 + 2) * kMebibyte;
 constexpr std::int64_t kNcclChannels = 32;  // at most, by what it logs on nodes of eight Hoppers
 
-// What is sent to one rank or received from it, over a network, has both of its buffers on the
-// device (transport/net.cc), and few channels: two for a network card, four of NCCL 2.29 for one of
-// 50 GB/s (graph/paths.cc, ncclTopoGetNchannels()).
-constexpr std::int64_t kNcclFarPeerBytes = 4 * (10 + 10) * kMebibyte;
+// Over a network, one peer has few channels: two for a network card, four of NCCL 2.29 for one of
+// 50 GB/s (graph/paths.cc, ncclTopoGetNchannels()). Each has buffers to receive in as above, and as
+// much to send from (transport/net.cc).
+constexpr std::int64_t kNcclFarPeerBytes = kMebibyte * 4 * (10 + 10);
 
 // Of one that is as near, or farther.
 std::int64_t nccl_peer_bytes(bool is_far) {
@@ -268,7 +268,7 @@ std::int64_t nccl_reserve_bytes(const RunLayout& layout, bool overlap, std::int6
   // Gradients in a format of the wire are exchanged, and summed by each rank.
   const bool exchanges = !layout.wires.grad.formats.empty();
   const auto is_far = [&](const MeshAxis& axis) {
-    return layout.mesh.levels.size() > 1 && axis.level != layout.mesh.levels.front();
+    return layout.mesh.levels.size() > 1 && axis.level == layout.mesh.levels.back();
   };
   std::int64_t bytes = kNcclBytes;
   for (const MeshAxis& axis : layout.mesh.axes) {

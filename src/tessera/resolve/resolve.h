@@ -52,7 +52,7 @@ std::int64_t device_memory_limit(const Devices& devices,
 
 // What NCCL takes of a rank's device at most: it has a group along each axis, and where collectives
 // overlap, one for either stream; and one of two ranks for each of a rank's `num_channels`. Peers
-// beyond the innermost level have fewer channels.
+// along the outermost of several levels, a network, have fewer channels.
 std::int64_t nccl_reserve_bytes(const RunLayout& layout, bool overlap, std::int64_t num_channels);
 
 // Bytes that each rank of a resolved run of that layout may use, with so many channels:

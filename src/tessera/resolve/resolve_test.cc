@@ -148,6 +148,9 @@ TEST(NcclReserve, IsLessForPeersOfOtherNodes) {
   EXPECT_EQ(nccl_reserve_bytes(layout, false, 3), kAll + kNeighbour + 3 * kFarPeer);
   layout.mesh.axes[0].level = "node";
   EXPECT_EQ(nccl_reserve_bytes(layout, false, 3), kAll + kNeighbour + 3 * kNeighbour);
+  layout.mesh.levels = {"pair", "node", "cluster"};
+  EXPECT_EQ(nccl_reserve_bytes(layout, false, 3), kAll + kNeighbour + 3 * kNeighbour)
+      << "of one machine";
 }
 
 // A run looks at its devices more than once.

@@ -33,8 +33,10 @@ std::vector<NodeId> find_last_uses(const Graph& graph) {
   std::vector<NodeId> last(graph.values.size());
   for (std::size_t i = 0; i < graph.nodes.size(); ++i) {
     for (const ValueId operand : graph.nodes[i].operands) {
-      last[operand.at()] =
-          is_read_again(graph, operand, graph.nodes[i]) ? kAfterAllNodes : NodeId::of(i);
+      NodeId& of_operand = last[operand.at()];
+      of_operand = is_read_again(graph, operand, graph.nodes[i])
+                       ? kAfterAllNodes
+                       : std::max(of_operand, NodeId::of(i));
     }
   }
   for (const Output& output : graph.outputs) {

@@ -128,7 +128,7 @@ class TiedTransfers {
   std::size_t begin_of_last_work() const {
     const std::vector<Call>& calls = program_.calls;
     const auto is_of_microbatch = [&](const Call& call) {
-      return is_work(code_of(call)) && code_of(call).action != Action::kUpdate;
+      return is_work(code_of(call)) && is_of_microbatches(code_of(call).action);
     };
     std::size_t begin = calls.size();
     for (std::size_t i = calls.size(); i-- > 0;) {

@@ -63,7 +63,8 @@ std::vector<Code> find_works(const std::vector<Code>& codes) {
   std::vector<Code> works;
   for (const Action action : kActions) {
     for (std::int32_t i = 0; i < num_chunks; ++i) {
-      const std::int32_t chunk = action == Action::kForward ? i : num_chunks - 1 - i;
+      const bool rises = action == Action::kStart || action == Action::kForward;
+      const std::int32_t chunk = rises ? i : num_chunks - 1 - i;
       if (const Code code = {.action = action, .chunk = chunk}; found.contains(code)) {
         works.push_back(code);
       }

@@ -30,11 +30,17 @@ bool goes_to_another_rank(const Graph& graph, const std::vector<NodeId>& readers
   });
 }
 
-// None where the update does not gather it.
+// Whether the update gathers the parameter in full, and nothing else from it.
+bool is_gathered(const Graph& graph, ValueId state, const Node* gather) {
+  const auto* attrs = gather == nullptr ? nullptr : gather->op->get_if<GatherSlicesAttrs>();
+  return attrs != nullptr && attrs->wire.empty() && graph[state].kind == ValueKind::kParameter &&
+         !graph.find_state(graph[state].name, StateRole::kSecondary).valid();
+}
+
+// None where the update does not gather it, or not it alone.
 std::optional<UpdatedParameter> updated_parameter(const Graph& graph, const Output& output) {
   const Node* const gather = producer_of(graph, output.value);
-  if (!output.updates || graph[*output.updates].kind != ValueKind::kParameter ||
-      gather == nullptr || gather->op->get_if<GatherSlicesAttrs>() == nullptr) {
+  if (!output.updates || !is_gathered(graph, *output.updates, gather)) {
     return std::nullopt;
   }
   const Node* cast = producer_of(graph, gather->operands[0]);
