@@ -141,7 +141,7 @@ TEST(GradientsApart, AreNotRoundedBeforeSumsOverRanks) {
   expect_equal(run_ranks(run), joined);
 }
 
-// Of parameters, on a stream, in the start of a step or in its update.
+// Those of parameters in the segments of an action, on a stream.
 std::int64_t num_gathers(const Program& program, Action action, std::size_t stream) {
   std::int64_t count = 0;
   for (const Segment& segment : program.segments) {

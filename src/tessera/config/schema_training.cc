@@ -124,11 +124,9 @@ ConfigSection float8() {
            &S::keep_weight_codes,
            codec::boolean(),
            "Whether weights are quantized once for forward and backward, with recipe tensorwise. "
-           "Of "
-           "several microbatches, weights that lie whole are quantized once a step, and their "
-           "codes "
-           "take two bytes a weight of the layers; otherwise it is once a microbatch and one byte, "
-           "and weights that are cut (state.param) are gathered once.")});
+           "Of several microbatches, weights that lie whole are quantized once a step, and their "
+           "codes take two bytes a weight of the layers; otherwise it is once a microbatch and one "
+           "byte, and weights that are cut (state.param) are gathered once.")});
 }
 
 ConfigSection optimizer() {

@@ -16,7 +16,7 @@ void keep(Program& program, BufferId id) {
   buffer.begin = buffer.end = {};
 }
 
-// By buffer that a gather makes, what its end signals.
+// By buffer that gathers make, what the end of the last one signals: they run in order.
 using Gathered = std::map<BufferId, EventId>;
 
 void wait_for(const Gathered& gathered, Segment& segment) {

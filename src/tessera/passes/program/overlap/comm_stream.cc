@@ -44,7 +44,7 @@ bool choose_comm_stream(Program& program) {
   bool any = false;
   for (Segment& segment : program.segments) {
     if (segment.code.action == Action::kStart) {
-      continue;
+      continue;  // gather_beside() comes to its gathers
     }
     std::vector<const TensorRef*> reduced;
     for (Instruction& instruction : segment.instructions) {
