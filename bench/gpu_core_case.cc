@@ -116,24 +116,31 @@ void add_attention(const Shape& s, std::vector<Case>& cases) {
   const double scale = 1.0 / std::sqrt(static_cast<double>(s.head()));
   // Two products of half a matrix of queries x keys; the backward has five.
   const double flop = product_flop(s.rows, s.rows, s.width);
-  Case forward = {"attention",
-                  make_op(AttentionAttrs{.scale = scale}),
-                  {q, k, k, positions, positions, documents, documents},
-                  {q, lse}};
-  forward.flop = flop;
-  forward.bytes = 0;
-  Case backward = {"attention_backward",
-                   make_op(AttentionBackwardAttrs{.scale = scale}),
-                   {q, q, k, k, q, lse, positions, positions, documents, documents},
-                   {q, k, k}};
-  backward.flop = 2.5 * flop;
-  backward.bytes = 0;
-  Case any_order = backward;
-  any_order.name = "attention_backward_any_order";
-  any_order.op = make_op(AttentionBackwardAttrs{.scale = scale, .any_order = true});
-  cases.push_back(forward);
-  cases.push_back(backward);
-  cases.push_back(any_order);
+  // Rows of one document each, which a library's kernels take, and rows whose documents are found
+  // when the step runs.
+  for (const bool whole_rows : {true, false}) {
+    const std::string of = whole_rows ? "" : "_documents";
+    Case forward = {"attention" + of,
+                    make_op(AttentionAttrs{.scale = scale, .whole_rows = whole_rows}),
+                    {q, k, k, positions, positions, documents, documents},
+                    {q, lse}};
+    forward.flop = flop;
+    forward.bytes = 0;
+    Case backward = {"attention_backward" + of,
+                     make_op(AttentionBackwardAttrs{.scale = scale, .whole_rows = whole_rows}),
+                     {q, q, k, k, q, lse, positions, positions, documents, documents},
+                     {q, k, k}};
+    backward.flop = 2.5 * flop;
+    backward.bytes = 0;
+    cases.push_back(forward);
+    cases.push_back(backward);
+    if (whole_rows) {
+      backward.name = "attention_backward_any_order";
+      backward.op =
+          make_op(AttentionBackwardAttrs{.scale = scale, .whole_rows = true, .any_order = true});
+      cases.push_back(backward);
+    }
+  }
 }
 
 void add_products(const Shape& s, std::vector<Case>& cases) {

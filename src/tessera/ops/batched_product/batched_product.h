@@ -46,6 +46,10 @@ std::int64_t workspace_bytes(const BatchedProductAttrs& attrs,
                              cpu::Context& context,
                              std::span<const View> operands,
                              std::span<const View> results);
+std::int64_t cuda_workspace_bytes(const BatchedProductAttrs& attrs,
+                                  std::span<const View> operands,
+                                  std::span<const View> results);
 void run(const BatchedProductAttrs& attrs, cpu::Context& context, const Views& views);
+void run(const BatchedProductAttrs& attrs, cuda::Context& context, const Views& views);
 
 }  // namespace tessera

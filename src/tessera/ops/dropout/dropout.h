@@ -49,5 +49,6 @@ OpRef rewritten(const DropoutAttrs& attrs,
                 const AxisSizes& axes);
 void visit(DropoutAttrs& attrs, AttrVisitor& visitor);
 void run(const DropoutAttrs& attrs, cpu::Context& context, const Views& views);
+void run(const DropoutAttrs& attrs, cuda::Context& context, const Views& views);
 
 }  // namespace tessera

@@ -77,13 +77,7 @@ std::string_view alibi_rewrite(const ScoreMask& mask) {
 }  // namespace
 
 double alibi_slope(std::int64_t head, std::int64_t heads) {
-  std::int64_t power = 1;
-  while (2 * power <= heads) {
-    power *= 2;
-  }
-  const double step = 8.0 / static_cast<double>(power);
-  return std::exp2(-(head < power ? step * static_cast<double>(head + 1)
-                                  : step / 2.0 * static_cast<double>(2 * (head - power) + 1)));
+  return std::exp2(alibi_exponent(head, heads));
 }
 
 OpInfo info(const ScaleMaskSoftmaxAttrs& attrs) {

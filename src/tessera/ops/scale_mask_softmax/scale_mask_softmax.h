@@ -7,9 +7,19 @@
 
 namespace tessera {
 
-// The slope of head `head` of `heads` in ALiBi: 2^(-8 (head + 1) / heads) for a power of two; else
-// those of the power below, and then every other one of twice that power.
+// The slope of head `head` of `heads` in ALiBi is 2 to this: -8 (head + 1) / heads for a power of
+// two; else those of the power below, and then every other one of twice that power.
 // Source: Press et al. 2021, arXiv:2108.12409, and its published code.
+constexpr double alibi_exponent(std::int64_t head, std::int64_t heads) {
+  std::int64_t power = 1;
+  while (2 * power <= heads) {
+    power *= 2;
+  }
+  const double step = 8.0 / static_cast<double>(power);
+  return head < power ? -step * static_cast<double>(head + 1)
+                      : -step / 2.0 * static_cast<double>(2 * (head - power) + 1);
+}
+
 double alibi_slope(std::int64_t head, std::int64_t heads);
 
 // Which scores count, and what is added to them. Query i sees key j as attention() says: where both
@@ -68,6 +78,7 @@ OpRef rewritten(const ScaleMaskSoftmaxAttrs& attrs, Types whole, const AxisSizes
 void visit(ScaleMaskSoftmaxAttrs& attrs, AttrVisitor& visitor);
 std::int64_t workspace_bytes(const ScaleMaskSoftmaxAttrs& attrs, cpu::Context& context, Types in);
 void run(const ScaleMaskSoftmaxAttrs& attrs, cpu::Context& context, const Views& views);
+void run(const ScaleMaskSoftmaxAttrs& attrs, cuda::Context& context, const Views& views);
 
 OpInfo info(const ScaleMaskSoftmaxBackwardAttrs& attrs);
 TensorTypes infer(const ScaleMaskSoftmaxBackwardAttrs& attrs, Types in);
@@ -76,6 +87,7 @@ Works work(const ScaleMaskSoftmaxBackwardAttrs& attrs, Types in);
 void backward(const ScaleMaskSoftmaxBackwardAttrs& attrs, GradBuilder& grad);
 void visit(ScaleMaskSoftmaxBackwardAttrs& attrs, AttrVisitor& visitor);
 void run(const ScaleMaskSoftmaxBackwardAttrs& attrs, cpu::Context& context, const Views& views);
+void run(const ScaleMaskSoftmaxBackwardAttrs& attrs, cuda::Context& context, const Views& views);
 
 OpInfo info(const MaskScoresAttrs& attrs);
 TensorTypes infer(const MaskScoresAttrs& attrs, Types in);
@@ -85,6 +97,7 @@ void backward(const MaskScoresAttrs& attrs, GradBuilder& grad);
 OpRef rewritten(const MaskScoresAttrs& attrs, Types whole, const AxisSizes& axes);
 void visit(MaskScoresAttrs& attrs, AttrVisitor& visitor);
 void run(const MaskScoresAttrs& attrs, cpu::Context& context, const Views& views);
+void run(const MaskScoresAttrs& attrs, cuda::Context& context, const Views& views);
 
 // Attention of batched products around the fused softmax, whose probabilities are saved: the form
 // that ALiBi has. Operands as attention()'s; `ids` are those of queries and keys.

@@ -78,6 +78,12 @@ class CountedGemms final : public Gemms {
            const GemmOperands& /*operands*/,
            std::span<std::byte> /*workspace*/) override {}
 
+  void run_batch(CUstream_st* /*stream*/,
+                 const Gemm& /*gemm*/,
+                 const GemmBatch& /*batch*/,
+                 const GemmOperands& /*first*/,
+                 std::span<std::byte> /*workspace*/) override {}
+
   void run_float8(CUstream_st* /*stream*/,
                   const Float8Gemm& /*gemm*/,
                   const Float8Operands& /*operands*/,

@@ -68,6 +68,26 @@ class CpuGemms final : public Gemms {
     }
   }
 
+  void run_batch(CUstream_st* stream,
+                 const Gemm& gemm,
+                 const GemmBatch& batch,
+                 const GemmOperands& first,
+                 std::span<std::byte> workspace) override {
+    const auto at = [](const void* start, std::int64_t elements, DType dtype) {
+      return static_cast<const std::byte*>(start) +
+             elements * static_cast<std::int64_t>(size_bytes(dtype));
+    };
+    for (std::int64_t i = 0; i < batch.count; ++i) {
+      const std::byte* const c = at(first.c, i * batch.stride_c, gemm.output);
+      run(stream,
+          gemm,
+          {.a = at(first.a, i * batch.stride_a, gemm.input),
+           .b = at(first.b, i * batch.stride_b, gemm.input),
+           .c = const_cast<std::byte*>(c)},
+          workspace);
+    }
+  }
+
   void set_tf32(bool tf32) { tf32_ = tf32; }
 
   void run_float8(CUstream_st* /*stream*/,

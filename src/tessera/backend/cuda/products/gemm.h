@@ -18,6 +18,16 @@ struct GemmOperands {
   const void* bias = nullptr;  // of C's dtype, a number a column; null: none
 };
 
+// Products of one shape, whose matrices lie so many elements apart.
+struct GemmBatch {
+  std::int64_t count = 1;
+  std::int64_t stride_a = 0;
+  std::int64_t stride_b = 0;
+  std::int64_t stride_c = 0;
+
+  friend bool operator==(const GemmBatch&, const GemmBatch&) = default;
+};
+
 // A product with a bias whose gelu is C; or, without one, the gradient of gelu(argument), which
 // becomes that of its argument.
 struct GeluOperands {
@@ -64,6 +74,13 @@ class Gemms {
                    const Gemm& gemm,
                    const GemmOperands& operands,
                    std::span<std::byte> workspace) = 0;
+
+  // The operands, without a bias, are those of the first. Errors: as of run().
+  virtual void run_batch(CUstream_st* stream,
+                         const Gemm& gemm,
+                         const GemmBatch& batch,
+                         const GemmOperands& first,
+                         std::span<std::byte> workspace) = 0;
 
   // Whether a library does this in one: if not, nothing was done. Equal arguments get equal
   // answers, but where take_choices() came in between.

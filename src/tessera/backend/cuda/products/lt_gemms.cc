@@ -31,9 +31,11 @@ using LtHandle = Handle<cublasLtHandle_t, cublasLtDestroy>;
 // Of those that cuBLASLt proposes, best first by its own estimate.
 constexpr int kTimedAlgorithms = 16;
 
-// The largest power of two, up to kBestAlignment, that divides an address.
-std::uint32_t alignment_of(const void* data) {
-  const auto address = reinterpret_cast<std::uintptr_t>(data) | kBestAlignment;
+// The largest power of two, up to kBestAlignment, that divides an address, and those of matrices so
+// many bytes apart.
+std::uint32_t alignment_of(const void* data, std::int64_t stride = 0) {
+  const auto address =
+      reinterpret_cast<std::uintptr_t>(data) | static_cast<std::uintptr_t>(stride) | kBestAlignment;
   return static_cast<std::uint32_t>(address & (~address + 1));
 }
 
@@ -78,6 +80,21 @@ class LtGemms final : public Gemms {
          .tf32 = tf32_ && gemm.input == DType::kF32,
          .epilogue = operands.bias != nullptr ? Epilogue::kBias : Epilogue::kNone},
         {.a = operands.a, .b = operands.b, .c = operands.c, .bias = operands.bias},
+        workspace);
+  }
+
+  void run_batch(CUstream_st* stream,
+                 const Gemm& gemm,
+                 const GemmBatch& batch,
+                 const GemmOperands& first,
+                 std::span<std::byte> workspace) override {
+    run(stream,
+        {.gemm = gemm,
+         .batch = batch,
+         .a = gemm.input,
+         .b = gemm.input,
+         .tf32 = tf32_ && gemm.input == DType::kF32},
+        {.a = first.a, .b = first.b, .c = first.c},
         workspace);
   }
 
@@ -193,9 +210,12 @@ class LtGemms final : public Gemms {
                   "{} bytes of workspace for a product, expected {}",
                   workspace.size(),
                   limits().gemm_workspace);
-    key.alignment_a = alignment_of(operands.a);
-    key.alignment_b = alignment_of(operands.b);
-    key.alignment_c = alignment_of(operands.c);
+    const auto apart = [](std::int64_t elements, DType dtype) {
+      return elements * static_cast<std::int64_t>(size_bytes(dtype));
+    };
+    key.alignment_a = alignment_of(operands.a, apart(key.batch.stride_a, key.a));
+    key.alignment_b = alignment_of(operands.b, apart(key.batch.stride_b, key.b));
+    key.alignment_c = alignment_of(operands.c, apart(key.batch.stride_c, key.gemm.output));
     key.alignment_bias = operands.bias != nullptr ? alignment_of(operands.bias) : 0;
     const ProductPlace place = {.handle = handle_.get(),
                                 .stream = stream,

@@ -52,19 +52,33 @@ cublasLtMatmulDesc_t create_description(bool tf32) {
   return description;
 }
 
+// How a row-major matrix lies, and the others of a batch.
+struct MatrixPlace {
+  std::int64_t rows;
+  std::int64_t columns;
+  std::int64_t pitch;
+  std::int64_t count;
+  std::int64_t stride;
+};
+
 // cuBLASLt's matrices lie column by column: a row-major one of rows x columns is one of columns x
 // rows to it.
-cublasLtMatrixLayout_t create_layout(DType dtype,
-                                     std::int64_t rows,
-                                     std::int64_t columns,
-                                     std::int64_t pitch) {
+cublasLtMatrixLayout_t create_layout(DType dtype, const MatrixPlace& place) {
   cublasLtMatrixLayout_t layout = nullptr;
   check(cublasLtMatrixLayoutCreate(&layout,
                                    data_type(dtype),
-                                   static_cast<std::uint64_t>(columns),
-                                   static_cast<std::uint64_t>(rows),
-                                   pitch),
+                                   static_cast<std::uint64_t>(place.columns),
+                                   static_cast<std::uint64_t>(place.rows),
+                                   place.pitch),
         "cublasLtMatrixLayoutCreate()");
+  const auto set = [&](cublasLtMatrixLayoutAttribute_t attribute, auto value) {
+    check(cublasLtMatrixLayoutSetAttribute(layout, attribute, &value, sizeof value),
+          "cublasLtMatrixLayoutSetAttribute()");
+  };
+  if (place.count > 1) {
+    set(CUBLASLT_MATRIX_LAYOUT_BATCH_COUNT, static_cast<std::int32_t>(place.count));
+    set(CUBLASLT_MATRIX_LAYOUT_STRIDED_BATCH_OFFSET, place.stride);
+  }
   return layout;
 }
 
@@ -142,22 +156,27 @@ std::string ProductKey::text() const {
   const auto matrix = [](DType dtype, bool transposed, std::int64_t pitch, std::uint32_t aligned) {
     return format("{}{}/{}/{}", name(dtype), transposed ? "^T" : "", pitch, aligned);
   };
-  return format("{}x{}x{} {} {} {}{}{}{}{}{}{}{}",
-                gemm.m,
-                gemm.n,
-                gemm.k,
-                matrix(a, gemm.transpose_a, gemm.pitch_a, alignment_a),
-                matrix(b, gemm.transpose_b, gemm.pitch_b, alignment_b),
-                matrix(gemm.output, false, gemm.pitch_c, alignment_c),
-                gemm.accumulate ? " accumulate" : "",
-                tf32 ? " tf32" : "",
-                scales == Scales::kNone  ? ""
-                : scales == Scales::kOne ? " one scale"
-                                         : " row scales",
-                fast_accumulation ? " fast accumulation" : "",
-                cuda::name(epilogue),
-                has_argument(epilogue) ? format(" {}/{}", pitch_argument, alignment_argument) : "",
-                has_bias(epilogue) ? format(" {}", alignment_bias) : "");
+  return format(
+      "{}x{}x{} {} {} {}{}{}{}{}{}{}{}{}",
+      gemm.m,
+      gemm.n,
+      gemm.k,
+      matrix(a, gemm.transpose_a, gemm.pitch_a, alignment_a),
+      matrix(b, gemm.transpose_b, gemm.pitch_b, alignment_b),
+      matrix(gemm.output, false, gemm.pitch_c, alignment_c),
+      batch.count > 1
+          ? format(
+                " batch {}/{}/{}/{}", batch.count, batch.stride_a, batch.stride_b, batch.stride_c)
+          : "",
+      gemm.accumulate ? " accumulate" : "",
+      tf32 ? " tf32" : "",
+      scales == Scales::kNone  ? ""
+      : scales == Scales::kOne ? " one scale"
+                               : " row scales",
+      fast_accumulation ? " fast accumulation" : "",
+      cuda::name(epilogue),
+      has_argument(epilogue) ? format(" {}/{}", pitch_argument, alignment_argument) : "",
+      has_bias(epilogue) ? format(" {}", alignment_bias) : "");
 }
 
 std::string text_of(const cublasLtMatmulAlgo_t& algorithm) {
@@ -189,14 +208,23 @@ Product::Product(const ProductKey& key, const ProductOperands& operands)
     : key_(key),
       description_(create_description(key.tf32)),
       a_(create_layout(key.a,
-                       key.gemm.transpose_a ? key.gemm.k : key.gemm.m,
-                       key.gemm.transpose_a ? key.gemm.m : key.gemm.k,
-                       key.gemm.pitch_a)),
+                       {.rows = key.gemm.transpose_a ? key.gemm.k : key.gemm.m,
+                        .columns = key.gemm.transpose_a ? key.gemm.m : key.gemm.k,
+                        .pitch = key.gemm.pitch_a,
+                        .count = key.batch.count,
+                        .stride = key.batch.stride_a})),
       b_(create_layout(key.b,
-                       key.gemm.transpose_b ? key.gemm.n : key.gemm.k,
-                       key.gemm.transpose_b ? key.gemm.k : key.gemm.n,
-                       key.gemm.pitch_b)),
-      c_(create_layout(key.gemm.output, key.gemm.m, key.gemm.n, key.gemm.pitch_c)) {
+                       {.rows = key.gemm.transpose_b ? key.gemm.n : key.gemm.k,
+                        .columns = key.gemm.transpose_b ? key.gemm.k : key.gemm.n,
+                        .pitch = key.gemm.pitch_b,
+                        .count = key.batch.count,
+                        .stride = key.batch.stride_b})),
+      c_(create_layout(key.gemm.output,
+                       {.rows = key.gemm.m,
+                        .columns = key.gemm.n,
+                        .pitch = key.gemm.pitch_c,
+                        .count = key.batch.count,
+                        .stride = key.batch.stride_c})) {
   set(CUBLASLT_MATMUL_DESC_TRANSA, operation(key.gemm.transpose_b));
   set(CUBLASLT_MATMUL_DESC_TRANSB, operation(key.gemm.transpose_a));
   if (key.scales != Scales::kNone) {

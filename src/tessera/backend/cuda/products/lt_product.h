@@ -25,6 +25,7 @@ enum class Epilogue { kNone, kBias, kGelu, kGeluWithArgument, kGeluBackward };
 // What decides about the algorithm.
 struct ProductKey {
   Gemm gemm;
+  GemmBatch batch = {};
   DType a = DType::kF32;
   DType b = DType::kF32;
   bool tf32 = false;
