@@ -247,20 +247,21 @@ struct MaskTask {
   float hidden;  // what a key that is not seen gets
 };
 
-template <class Team, class T, bool kWhole>
-__global__ void mask_scores(MaskTask<T> task) {
+// A pack a thread.
+template <class T>
+__global__ void mask_scores(MaskTask<T> task, bool whole) {
   const std::int64_t keys = task.shape.keys();
-  each_row<Team>(task.shape.rows(), [&](std::int64_t number) {
-    const RowPlace at = task.shape.row(number);
+  const std::int64_t packs = (keys + kPack - 1) / kPack;
+  for (std::int64_t i = first_item(); i < task.shape.rows() * packs; i += num_threads()) {
+    const RowPlace at = task.shape.row(i / packs);
+    const std::int64_t c = i % packs * kPack;
     const MaskRow mask = MaskRow::of(task.masks, task.shape, at);
-    each_column<Team>(keys, [&](int /*k*/, std::int64_t c) {
-      Floats<kPack> scores = read_pack<kWhole>(at.in(task.x) + c, keys - c).floats();
-      for (int i = 0; i < kPack && i < keys - c; ++i) {
-        scores.at[i] = mask.sees(c + i) ? scores.at[i] + mask.bias(c + i) : task.hidden;
-      }
-      store_pack(at.in(task.y) + c, scores, keys - c, kWhole);
-    });
-  });
+    Floats<kPack> scores = load_pack(at.in(task.x) + c, keys - c, whole);
+    for (int k = 0; k < kPack && k < keys - c; ++k) {
+      scores.at[k] = mask.sees(c + k) ? scores.at[k] + mask.bias(c + k) : task.hidden;
+    }
+    store_pack(at.in(task.y) + c, scores, keys - c, whole);
+  }
 }
 
 ScoreMasks masks_of(const ScoreMask& mask,
@@ -282,11 +283,17 @@ ScoreMasks masks_of(const ScoreMask& mask,
   return masks;
 }
 
-// Calls body(Team<..>(), std::bool_constant<whether rows move in packs>()).
+// Calls body(Team<..>(), std::bool_constant<whether rows move in packs>()): fewer forms than rows
+// of norms have, since nearly all that there are hold as many keys as a multiple of a pack.
 template <class Body>
 void with_rows(const ScoreShape& shape, bool fits, const Body& body) {
-  with_team(shape.keys(),
-            [&](auto team) { with_bool(fits, [&](auto whole) { body(team, whole); }); });
+  if (!fits) {
+    body(Team<kThreads, 0>(), std::false_type());
+  } else if (shape.keys() <= std::int64_t{4} * kWarp * kPack) {
+    body(Team<kWarp, 4>(), std::true_type());
+  } else {
+    body(Team<kThreads, 0>(), std::true_type());
+  }
 }
 
 }  // namespace
@@ -347,14 +354,12 @@ void run(const MaskScoresAttrs& attrs, cuda::Context& context, const Views& view
                                     .masks = cuda::masks_of(attrs.mask, of.ids, of.x, context),
                                     .hidden = attrs.of_gradient ? 0.0F : -INFINITY};
     const bool fits = task.x.fits_packs(task.shape.sizes) && task.y.fits_packs(task.shape.sizes);
-    cuda::with_rows(task.shape, fits, [&](auto team, auto whole) {
-      using Team = decltype(team);
-      launch(context,
-             "mask_scores",
-             cuda::blocks_of_teams<Team>(context, task.shape.rows()),
-             cuda::mask_scores<Team, T, decltype(whole)::value>,
-             task);
-    });
+    launch(context,
+           "mask_scores",
+           blocks_for(context, of.x.num_elements() / cuda::kPack),
+           cuda::mask_scores<T>,
+           task,
+           fits);
   });
 }
 
