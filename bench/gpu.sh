@@ -158,7 +158,14 @@ report_sanitizer() {
   wait "${sanitizers[$name]}" || result=$?
   output=$(<"$work/$name")
   done_tests=$(grep --count '^\[       OK ' <<<"$output") || true
-  if ((result == 9)) || grep --quiet "$finding\|^\[  FAILED" <<<"$output"; then
+  # It counts its own as an error, after which no kernel runs.
+  if grep --quiet '^========= Internal Sanitizer Error' <<<"$output" &&
+    ! grep '^=========' <<<"$output" |
+    grep --invert-match 'Internal Sanitizer Error\|SUMMARY: 1 \|COMPUTE-SANITIZER\|Target application\|^========= *$' |
+    grep --quiet .; then
+    echo "gpu.sh: $name: stopped by an error of compute-sanitizer itself in" \
+      "$(grep --max-count=1 '^\[  FAILED' <<<"$output"): clean over the first $done_tests tests"
+  elif ((result == 9)) || grep --quiet "$finding\|^\[  FAILED" <<<"$output"; then
     # A lack of such lines is none of the tests' failures.
     grep '^=========' <<<"$output" | head -n 40 || true
     grep --invert-match '^=========\|^\[ RUN  \|^\[       OK \|^\[  FAILED' <<<"$output" | head -n 40 || true
