@@ -4,8 +4,8 @@
 // time to the first step, and memory beside the plan; in the end each target, and whether it is
 // met.
 //
-// usage: gpu_train_bench [--case=NAME] [--peer=SCRIPT] [--rounds=N] [--steps=N] [--device=cpu]
-//                       [--gradients=f32]
+// usage: gpu_train_bench [--case=NAME] [--peer=SCRIPT] [--rounds=N] [--steps=N] [--seconds=N]
+//                       [--device=cpu] [--gradients=f32]
 //        gpu_train_bench --own=NAME [--activity] [--recompute] [--any-order]
 //                              [--gelu-apart]
 //                                    one process of ours; prints a JSON object
@@ -13,6 +13,7 @@
 //   --peer      bench/peers/torch_llama_gpu.py; without it PyTorch is left out
 //   --gradients f32 keeps gradients of products in f32; else they are bf16, but in float8-loss
 //   --steps     of float8-loss (default: 1000)
+//   --seconds   that all cases take at most on a GPU (default: 520)
 //   --device    cpu runs small cases there, and float8-loss if named: to try the program itself
 //   --activity  records what the GPU does, which takes time, and times nothing
 //   --recompute recomputes layers where a case may (default: where a GPU is too small without)
@@ -60,8 +61,6 @@ constexpr double kFirstStepSeconds = 3;  // and the time of initial weights
 constexpr double kMemoryShare = 0.01;    // of the plan
 constexpr double kLossShare = 0.005;     // float8's off bf16's
 
-// On a GPU all cases take at most so long, so that each of them says what became of it.
-constexpr double kSeconds = 520;
 constexpr double kSecondsOnCpu = 86400;
 
 struct Options {
@@ -70,6 +69,7 @@ struct Options {
   std::string peer;
   int rounds = 2;
   int steps = 1000;
+  int seconds = 520;  // on a GPU, so that each case says what became of it
   bool on_cpu = false;
   bool f32_gradients = false;
   bool records_activity = false;
@@ -92,8 +92,10 @@ struct Side {
   std::vector<double> seconds;
   Json last;
 
-  void add(const Json& result) {
+  // One turn, which it prints at once: where time runs out, what was measured is there.
+  void add(const char* name, const Json& result) {
     const auto added = result.at("seconds").get<std::vector<double>>();
+    std::printf("  turn of %s: median step %.4f s\n", name, median(added));
     seconds.insert(seconds.end(), added.begin(), added.end());
     last = result;
   }
@@ -153,7 +155,7 @@ class Session {
 
   int seconds_left() const {
     const double passed = std::chrono::duration<double>(Clock::now() - start_).count();
-    return static_cast<int>((options_.on_cpu ? kSecondsOnCpu : kSeconds) - passed);
+    return static_cast<int>((options_.on_cpu ? kSecondsOnCpu : options_.seconds) - passed);
   }
 
   bool compare(const Case& test) {
@@ -210,9 +212,9 @@ class Session {
             "  %d of %d rounds: for another one too little time is left\n", round, options_.rounds);
         break;
       }
-      ours.add(own(test, test.name));
+      ours.add("tessera", own(test, test.name));
       for (std::size_t i = 0; i < variants.size(); ++i) {
-        variants[i].add(own(test, test.name, test.also[i].option));
+        variants[i].add(test.also[i].name, own(test, test.name, test.also[i].option));
       }
       add_other(test, other);
       last_round_ = before - seconds_left();
@@ -247,10 +249,10 @@ class Session {
   // ours.
   void add_other(const Case& test, Side& other) const {
     if (!test.beside.empty()) {
-      other.add(own(test, test.beside));
+      other.add(test.beside.c_str(), own(test, test.beside));
     } else if (!options_.peer.empty()) {
       try {
-        other.add(output_of(peer_command(test, options_.peer), seconds_left()));
+        other.add("pytorch", output_of(peer_command(test, options_.peer), seconds_left()));
       } catch (const std::exception& error) {
         std::printf("  no turn of PyTorch: %s\n", error.what());
       }
@@ -461,6 +463,8 @@ Options parse(std::span<char*> arguments) {
       options.rounds = std::max(1, std::atoi(value.c_str()));
     } else if (key == "--steps") {
       options.steps = std::max(1, std::atoi(value.c_str()));
+    } else if (key == "--seconds") {
+      options.seconds = std::max(1, std::atoi(value.c_str()));
     } else if (argument == "--device=cpu") {
       options.on_cpu = true;
     } else if (argument == "--gradients=f32") {
@@ -477,8 +481,9 @@ Options parse(std::span<char*> arguments) {
       options.measures_ceilings = true;
     } else {
       fail(ErrorCode::kInvalidConfig,
-           "{}: expected --case=NAME, --peer=SCRIPT, --rounds=N, --steps=N, --device=cpu, "
-           "--gradients=f32, --recompute, --any-order, --gelu-apart, --own=NAME, --activity or "
+           "{}: expected --case=NAME, --peer=SCRIPT, --rounds=N, --steps=N, --seconds=N, "
+           "--device=cpu, --gradients=f32, --recompute, --any-order, --gelu-apart, --own=NAME, "
+           "--activity or "
            "--ceilings",
            argument);
     }

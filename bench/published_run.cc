@@ -197,6 +197,9 @@ void add_traits_of_megatron(const PublishedRow& row, std::vector<std::string>& t
   if (row.compiled == "te" && row.state == "zero1" && data_ranks(row) > 1) {
     traits.emplace_back("gather_ahead");
   }
+  if (row.compiled == "te" && row.tp > 1) {
+    traits.emplace_back("tensor_beside");
+  }
 }
 
 // From rules that hold for whole systems, by the words of the row.

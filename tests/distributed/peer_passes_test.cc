@@ -1,6 +1,7 @@
 // Passes that make of a step what other systems run: what goes along the pipeline in parts, and
 // gradients that are written before they are added up.
 
+#include <algorithm>
 #include <cstdint>
 #include <string>
 #include <vector>
@@ -10,6 +11,7 @@
 #include "tessera/base/format.h"
 #include "tessera/ir/dtype.h"
 #include "tessera/ops/all_ops.h"
+#include "tests/distributed/draw_run.h"
 #include "tests/distributed/expect_results.h"
 #include "tests/distributed/rank_steps.h"
 #include "tests/distributed/run_ranks.h"
@@ -182,6 +184,65 @@ TEST(GathersAhead, TrainAsGathersOfTheUpdate) {
         }
       }
     }
+  }
+}
+
+std::int64_t num_on_tensor_stream(const Program& program) {
+  std::int64_t count = 0;
+  for (const Segment& segment : program.segments) {
+    count += std::ranges::count(segment.instructions, StreamId{2}, &Instruction::stream);
+  }
+  return count;
+}
+
+// Whole activations and cut ones, in 8-bit floats, computed again, in stages, beside the gathers of
+// states, and with weights' gradients apart.
+TEST(TensorBeside, TrainsAsOneStreamDoes) {
+  for (const char* const family : {"gpt2", "llama3", "neox"}) {
+    RankRun plain = small_run(odd_model(family));
+    plain.mesh = local_mesh({.data = 2, .tensor = 2});
+    plain.placement = {.optimizer = 2};
+    std::vector<RankRun> runs = {plain, plain, plain, plain, plain};
+    runs[1].sequence_parallel = true;
+    runs[2].sequence_parallel = true;
+    runs[2].overlap = true;
+    runs[2].placement = {.param = 2, .secondary = 2, .grad = 2, .optimizer = 2};
+    runs[2].float8 = {.head = true};
+    runs[3].overlap = true;
+    runs[3].recompute = true;
+    runs[4].placement = {.optimizer = 1};
+    runs[4].mesh = local_mesh({.tensor = 2, .pipeline = 2});
+    runs[4].pipeline = {.layers = {num_layers(plain) - 1, 1}, .schedule = PipelineSchedule::kZbH1};
+    runs[4].sequence_parallel = true;
+    for (RankRun& run : runs) {
+      const RankResult expected = run_ranks(run);
+      run.tensor_beside = true;
+      EXPECT_GT(num_on_tensor_stream(rank_programs(run)[0]), 0) << family;
+      const RankResult found = run_ranks(run);
+      EXPECT_EQ(found.losses, expected.losses) << family;
+      EXPECT_EQ(found.grad_norms, expected.grad_norms) << family;
+      EXPECT_EQ(found.sent, expected.sent) << family;
+    }
+  }
+}
+
+// Models and layouts that nobody chose.
+TEST(TensorBeside, ChangesNoBitOfRandomRuns) {
+  int found = 0;
+  for (std::uint64_t seed = 0; found < 8; ++seed) {
+    Draw draw(seed);
+    RankRun run = draw_run(draw);
+    run.overlap = draw.one_in(2);
+    run.recompute = draw.one_in(3);
+    run.tensor_beside = true;
+    const auto programs = rank_programs(run);
+    if (num_on_tensor_stream(programs[0]) == 0) {
+      continue;
+    }
+    ++found;
+    const RankResult beside = run_ranks(run);
+    run.tensor_beside = false;
+    expect_equal(run_ranks(run), beside, text(run));
   }
 }
 

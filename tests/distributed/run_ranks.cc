@@ -461,6 +461,7 @@ CompileOptions rank_options(const RankRun& run, const WorkspaceQuery& workspace_
           .joins_accumulation = run.joins_accumulation,
           .scatter_hops = run.scatter_hops,
           .gathers_ahead = run.gathers_ahead,
+          .tensor_beside = run.tensor_beside,
           .pipeline = pipeline_options(run),
           .overlap = run.overlap,
           .overlap_layers = run.overlap_layers,

@@ -91,6 +91,7 @@ struct RankRun {
   bool joins_accumulation = true;
   bool scatter_hops = false;
   bool gathers_ahead = false;
+  bool tensor_beside = false;
   bool fuse = true;
   bool sequence_parallel = false;
   PipelineRun pipeline = {};   // where the mesh has one

@@ -26,6 +26,7 @@ constexpr StreamId kCommStream = StreamId{1};
 constexpr std::int64_t kComputeGeneration = 0;
 constexpr std::int64_t kCommGeneration = 1;
 constexpr std::int64_t kMeetingGeneration = 4;  // launch/rank_launch.cc has 2 and 3
+constexpr std::int64_t kFurtherGeneration = 5;  // of stream 0, if it had them
 
 CommunicatorOf along(const AxisCommunicators& communicators) {
   return [&](std::string_view axis, TrafficClass traffic_class) -> Communicator& {
@@ -137,12 +138,15 @@ RankBackend::RankBackend(World& world,
     }
   };
   if (device_ == nullptr) {
-    cpu_ = make_cpu_backend(threads,
-                            along(compute_),
-                            {.communicator_of = along(comm_),
-                             .channel_of = channels(comm_, host_mover()),
-                             .abort = abort,
-                             .world = &world});
+    cpu_ = make_cpu_backend(
+        threads,
+        along(compute_),
+        {.communicator_of = along(comm_),
+         .of_further =
+             [this, &world, mesh](StreamId stream) { return along(further(stream, world, mesh)); },
+         .channel_of = channels(comm_, host_mover()),
+         .abort = abort,
+         .world = &world});
     return;
   }
   device_->set_communicators(kComputeStream, along(compute_));
@@ -174,9 +178,23 @@ void RankBackend::settle_products(ProductChoices which, bool leads, const Gather
   device_->take_product_choices(which, from_all(speaks ? device_->product_choices(which) : ""));
 }
 
+AxisCommunicators& RankBackend::further(StreamId stream, World& world, const Mesh& mesh) {
+  const std::scoped_lock lock(further_mutex_);
+  std::unique_ptr<AxisCommunicators>& made = further_[stream];
+  if (!made) {
+    made = std::make_unique<AxisCommunicators>(
+        world, mesh, kFurtherGeneration + stream.index, host_mover());
+  }
+  return *made;
+}
+
 Traffic RankBackend::sent() const {
   Traffic sent = compute_.sent();
   add(sent, comm_.sent());
+  const std::scoped_lock lock(further_mutex_);
+  for (const auto& [stream, communicators] : further_) {
+    add(sent, communicators->sent());
+  }
   return sent;
 }
 

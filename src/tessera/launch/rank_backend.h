@@ -1,7 +1,9 @@
 #pragma once
 
 #include <functional>
+#include <map>
 #include <memory>
+#include <mutex>
 #include <string>
 #include <vector>
 
@@ -27,7 +29,8 @@ using JoinNative =
     std::function<std::unique_ptr<NcclWorld>(World& host, const NcclOptions& options)>;
 
 // A rank's backend and what it talks to the other ranks by: each of its streams has groups of
-// its own along the mesh's axes.
+// its own along the mesh's axes. Those of further streams than two are made when they are first
+// asked for, on the CPU alone: devices have none.
 class RankBackend {
  public:
   using Wrap = std::function<std::unique_ptr<Backend>(std::unique_ptr<Backend> backend)>;
@@ -64,11 +67,15 @@ class RankBackend {
   Traffic sent() const;
 
  private:
+  AxisCommunicators& further(StreamId stream, World& world, const Mesh& mesh);
+
   std::unique_ptr<DeviceBackend> device_;  // whose movers the communicators use
   std::unique_ptr<NcclWorld> native_;      // whose groups they are, where there is one
   std::unique_ptr<Communicator> meeting_;  // of all ranks, by the host; with native_ alone
   AxisCommunicators compute_;
   AxisCommunicators comm_;
+  mutable std::mutex further_mutex_;  // guards further_
+  std::map<StreamId, std::unique_ptr<AxisCommunicators>> further_;
   std::unique_ptr<Backend> cpu_;
 };
 

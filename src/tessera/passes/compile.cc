@@ -32,6 +32,7 @@
 #include "tessera/passes/program/gather_beside.h"
 #include "tessera/passes/program/overlap.h"
 #include "tessera/passes/program/spread_slots.h"
+#include "tessera/passes/program/tensor_beside.h"
 #include "tessera/passes/ranks/gather_ahead.h"
 #include "tessera/passes/ranks/localize.h"
 #include "tessera/passes/ranks/propagate_layouts.h"
@@ -337,6 +338,11 @@ constexpr std::array kPasses = {
          [](const Compilation& c) { return c.options.overlap && c.options.gathers_ahead; },
          plain<Program, gather_beside>,
          "after overlap, which cuts what waits for them"},
+    Pass{"tensor_beside",
+         [](const Compilation& c) { return c.options.tensor_beside; },
+         plain<Program, tensor_beside>,
+         "after overlap and gather_beside, which say what waits for training state; before the "
+         "transfers, whose streams follow its own"},
     Pass{"add_transfers",
          has_pipeline,
          on<Program>(

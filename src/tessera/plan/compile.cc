@@ -42,6 +42,7 @@ CompileOptions compile_options(const Plan& plan, const Target& target) {
           .joins_accumulation = passes.joins_accumulation,
           .scatter_hops = passes.scatter_hops,
           .gathers_ahead = passes.gathers_ahead,
+          .tensor_beside = passes.tensor_beside,
           .overlap = passes.overlap,
           .overlap_layers = passes.overlap_layers,
           .workspace_bytes = workspace_query(target, plan.threads)};

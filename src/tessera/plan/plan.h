@@ -46,6 +46,7 @@ struct PassPlan {
   bool joins_accumulation = true;  // gradients are added up by what makes them
   bool scatter_hops = false;       // along the pipeline, of what tensor ranks all have
   bool gathers_ahead = false;      // of updated parameters, in the next step's start
+  bool tensor_beside = false;      // collectives of activations beside products
   double dropout = 0.0;  // of attention's probabilities and of residuals in training; 0: none
 };
 

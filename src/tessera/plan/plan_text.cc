@@ -361,6 +361,7 @@ void pass_fields(Io& io, C& passes) {
   io.flag("joins_accumulation", passes.joins_accumulation);
   io.flag("scatter_hops", passes.scatter_hops);
   io.flag("gathers_ahead", passes.gathers_ahead);
+  io.flag("tensor_beside", passes.tensor_beside);
   io.number("dropout", passes.dropout);
 }
 

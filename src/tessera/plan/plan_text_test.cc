@@ -41,6 +41,7 @@ std::vector<Plan> plans() {
                 .joins_accumulation = false,
                 .scatter_hops = true,
                 .gathers_ahead = true,
+                .tensor_beside = true,
                 .dropout = 0.1};
   cut.optimizer = {.beta1 = 0.1 + 0.2, .eps = 1e-11, .decays_all = false, .moments = DType::kBF16};
   Plan codes = plain;

@@ -31,11 +31,12 @@ void verify_wire(const StateBinding& copy, const GatherSlicesAttrs& gather) {
                 gather.block);
 }
 
-// What an update writes, by where it starts; a gather may be split, so that a place may repeat.
+// What an update writes, or a start from what the last one has left, by where it starts; a gather
+// may be split, so that a place may repeat.
 std::multimap<Start, const Instruction*> updates_of(const Program& program) {
   std::multimap<Start, const Instruction*> result;
   for (const Segment& segment : program.segments) {
-    if (segment.code.action != Action::kUpdate) {
+    if (segment.code.action != Action::kUpdate && segment.code.action != Action::kStart) {
       continue;
     }
     for (const Instruction& instruction : segment.instructions) {

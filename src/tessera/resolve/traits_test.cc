@@ -37,11 +37,13 @@ TEST(Traits, SetKeysOfTheRun) {
 
 TEST(Traits, ChangeThePlan) {
   Plan plan;
-  const std::vector<std::string> names = {"gradients=apart", "scatter_gather", "gather_ahead"};
+  const std::vector<std::string> names = {
+      "gradients=apart", "scatter_gather", "gather_ahead", "tensor_beside"};
   changes_of(find_traits(names)).plan(plan);
   EXPECT_FALSE(plan.passes.joins_accumulation);
   EXPECT_TRUE(plan.passes.scatter_hops);
   EXPECT_TRUE(plan.passes.gathers_ahead);
+  EXPECT_TRUE(plan.passes.tensor_beside);
 }
 
 TEST(Traits, AreNamedOnce) {

@@ -33,6 +33,7 @@ class CpuBackend final : public Backend {
   CpuBackend(int threads, CommunicatorOf communicator_of, CpuCommStream comm)
       : comm_(comm.threads),
         compute_(threads),
+        of_further_(std::move(comm.of_further)),
         channel_of_(std::move(comm.channel_of)),
         world_(comm.world),
         abort_(std::move(comm.abort)) {
@@ -85,12 +86,16 @@ class CpuBackend final : public Backend {
     if (!context) {
       context = std::make_unique<cpu::Context>(1);
       context->set_channels(channel_of_);
+      if (of_further_) {
+        context->set_communicators(of_further_(stream));
+      }
     }
     return *context;
   }
 
   cpu::Context comm_;
   cpu::Context compute_;
+  std::function<CommunicatorOf(StreamId stream)> of_further_;
   ChannelOf channel_of_;
   World* world_;
   std::mutex mutex_;  // guards what follows

@@ -10,9 +10,11 @@
 namespace tessera {
 
 // What runs beside the rank's thread: the collectives of a program's second stream, in a thread of
-// their own, which needs communicators of its own, and transfers, on all further streams.
+// their own, which needs communicators of its own, and transfers and other collectives, on all
+// further streams.
 struct CpuCommStream {
   CommunicatorOf communicator_of;
+  std::function<CommunicatorOf(StreamId stream)> of_further = nullptr;  // at its first op
   ChannelOf channel_of = nullptr;
   std::function<void(std::string_view reason)> abort = nullptr;  // World::abort
   World* world = nullptr;                                        // borrowed

@@ -167,14 +167,17 @@ class StorageAssigner {
   void place_result(NodeId id, const OpInfo& facts, std::int32_t r) {
     const Node& node = graph_.nodes[id.at()];
     const ValueId result = node.results[static_cast<std::size_t>(r)];
+    const auto state = uses_.updates[result.at()];
+    if (state) {
+      TESSERA_CHECK(uses_.last[state->at()] <= id || adds_up_elsewhere(*state, node),
+                    "state \"{}\" is read after its new content is made",
+                    graph_[*state].name);
+    }
     if (const auto& part = concats_.part_of[result.at()]) {
       place_part(result, *part);
       return;
     }
-    if (const auto state = uses_.updates[result.at()]) {
-      TESSERA_CHECK(uses_.last[state->at()] <= id || adds_up_elsewhere(*state, node),
-                    "state \"{}\" is read after its new content is made",
-                    graph_[*state].name);
+    if (state) {
       storage_.place_over(result, *state);
       return;
     }

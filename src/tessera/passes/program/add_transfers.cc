@@ -79,8 +79,9 @@ class Transfers {
  private:
   // For each stage the same, whatever the rank sends and receives.
   void add_streams() {
-    program_.streams.resize(1);
-    program_.streams.emplace_back("comm");
+    if (program_.streams.size() == 1) {
+      program_.streams.emplace_back("comm");
+    }
     for (std::int32_t place = 0; place <= last_chunk() / slices_; ++place) {
       for (const CodeKind kind : kTransferKinds) {
         for (const Action action : kTransferActions) {

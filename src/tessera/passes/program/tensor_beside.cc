@@ -1,0 +1,277 @@
+#include "tessera/passes/program/tensor_beside.h"
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <cstdlib>
+#include <map>
+#include <numeric>
+#include <optional>
+#include <ranges>
+#include <set>
+#include <span>
+#include <utility>
+#include <vector>
+
+#include "tessera/ops/all_ops.h"
+#include "tessera/passes/program/new_events.h"
+#include "tessera/passes/program/overlap/code_body.h"
+
+namespace tessera {
+namespace {
+
+template <class... Attrs>
+bool is_any(const Op& op) {
+  return ((op.get_if<Attrs>() != nullptr) || ...);
+}
+
+bool is_product(const Instruction& instruction) {
+  return is_any<MatmulAttrs, ScaledMatmulAttrs, BatchedProductAttrs>(*instruction.op);
+}
+
+// What takes as long as a collective.
+bool is_long(const Instruction& instruction) {
+  return instruction.stream == StreamId{0} &&
+         (is_product(instruction) ||
+          is_any<AttentionAttrs, AttentionBackwardAttrs>(*instruction.op));
+}
+
+// Its place in the order holds for others, too.
+bool is_bound(const Instruction& instruction) {
+  return instruction.stream != StreamId{0} || instruction.only_last || !instruction.waits.empty() ||
+         !instruction.signals.empty();
+}
+
+// Of activations: sums of magnitudes and of norms' gradients are soon done, and nothing long is to
+// be kept for them.
+bool is_of_activations(const Instruction& instruction) {
+  return is_any<AllGatherAttrs, ReduceScatterAttrs, AllReduceAttrs>(*instruction.op) &&
+         instruction.results[0].type.num_dims() >= 2;
+}
+
+// The work of a code, in all of its variants, which keep step.
+class TensorWork {
+ public:
+  // The variant that is called first comes last: the others touch what it touches, and maybe more.
+  TensorWork(Program& program, std::vector<SegmentId> variants)
+      : program_(program), variants_(std::move(variants)), order_(front().size()) {
+    std::iota(order_.begin(), order_.end(), 0);
+  }
+
+  // Has something long stand between collectives and their readers: what comes before a collective
+  // and makes nothing for it, or else a product that may come after it.
+  void hide() {
+    for (std::size_t i = 0; i < front().size(); ++i) {
+      if (!may_move(i) || is_hidden(i, reader_of(i))) {
+        continue;
+      }
+      if (const auto before = work_before(i)) {
+        std::vector<std::size_t> order = {i};
+        for (std::size_t k = *before; k < i; ++k) {
+          order.push_back(k);
+        }
+        arrange(*before, order);
+      } else if (const auto product = product_before(i)) {
+        moved_.insert(order_[*product]);
+        arrange(*product, put_last(*product, i));
+      }
+    }
+  }
+
+  // Moves collectives to their stream; `next_event` is the first that is free.
+  void move_collectives(std::size_t& next_event) {
+    for (std::size_t i = 0; i < front().size(); ++i) {
+      const std::size_t reader = reader_of(i);
+      if (!may_move(i) || reader == front().size() || !is_hidden(i, reader)) {
+        continue;
+      }
+      const EventId event = EventId::of(next_event++);
+      for (const SegmentId variant : variants_) {
+        std::vector<Instruction>& all = program_.segments[variant.at()].instructions;
+        all[i].stream = kTensorStream;
+        all[i].signals.push_back(event);
+        all[reader].waits.push_back(event);
+      }
+      ends_[i] = reader;
+    }
+  }
+
+  // Sets the lives that begin or end here.
+  void set_lives() const {
+    std::vector<std::size_t> now(order_.size());
+    for (std::size_t i = 0; i < order_.size(); ++i) {
+      now[order_[i]] = i;
+    }
+    const Code& code = program_[variants_[0]].code;
+    for (const auto& [id, use] : uses()) {
+      Buffer& buffer = program_.buffers[id.at()];
+      if (!buffer.persistent && buffer.begin.code == code) {
+        const std::size_t begin = now[static_cast<std::size_t>(buffer.begin.instruction)];
+        buffer.begin.instruction = static_cast<std::int32_t>(std::min(begin, use.first));
+      }
+      if (!buffer.persistent && buffer.end.code == code) {
+        const auto last = static_cast<std::size_t>(buffer.end.instruction);
+        std::size_t end = std::max(now[last], use.end);
+        if (use.travels && last + 1 < now.size()) {
+          end = std::max(end + 1, now[last + 1]) - 1;
+        }
+        buffer.end.instruction = static_cast<std::int32_t>(end);
+      }
+    }
+  }
+
+ private:
+  // Of a buffer, by instructions of the code.
+  struct Use {
+    std::size_t first = 0;
+    std::size_t end = 0;  // the last, or who waits for it
+    bool travels =
+        false;  // on the stream of training state, until whoever comes after its end waits
+  };
+
+  std::map<BufferId, Use> uses() const {
+    std::map<BufferId, Use> uses;
+    for (std::size_t i = 0; i < front().size(); ++i) {
+      const auto found = ends_.find(i);
+      const std::size_t end = found == ends_.end() ? i : found->second;
+      for_each_buffer(front()[i], [&](BufferId id) {
+        Use& use = uses.try_emplace(id, Use{.first = i}).first->second;
+        use.end = std::max(use.end, end);
+        use.travels = use.travels || is_comm(front()[i]);
+      });
+    }
+    return uses;
+  }
+
+  const std::vector<Instruction>& front() const {
+    return program_.segments[variants_[0].at()].instructions;
+  }
+
+  bool may_move(std::size_t i) const {
+    return is_of_activations(front()[i]) && !is_bound(front()[i]);
+  }
+
+  // The first instruction after number `i` that may not run beside it, or the end.
+  std::size_t reader_of(std::size_t i) const {
+    std::size_t reader = i + 1;
+    while (reader < front().size() && !conflict(front()[i], front()[reader])) {
+      ++reader;
+    }
+    return reader;
+  }
+
+  bool is_hidden(std::size_t i, std::size_t reader) const {
+    return std::any_of(front().begin() + static_cast<std::ptrdiff_t>(i) + 1,
+                       front().begin() + static_cast<std::ptrdiff_t>(reader),
+                       is_long);
+  }
+
+  // The last long instruction before number `i`, where that may come before it.
+  std::optional<std::size_t> work_before(std::size_t i) const {
+    for (std::size_t before = i; before-- > 0 && !conflict(front()[before], front()[i]);) {
+      if (is_long(front()[before])) {
+        return before;
+      }
+    }
+    return std::nullopt;
+  }
+
+  // The last product before number `i`, of its layer or the one beside it, that may come after it.
+  std::optional<std::size_t> product_before(std::size_t i) const {
+    for (std::size_t product = i; product-- > 0 && is_near(front()[product], front()[i]);) {
+      if (is_product(front()[product]) && !is_bound(front()[product]) &&
+          !moved_.contains(order_[product]) && !put_last(product, i).empty()) {
+        return product;
+      }
+    }
+    return std::nullopt;
+  }
+
+  // The order of [product, i] in which the product comes last, with the collectives of training
+  // state from the first one on that waits for it: gradients travel when they are made, and a wait
+  // for one is a wait for all before it. Empty where something else would come too early or too
+  // late.
+  std::vector<std::size_t> put_last(std::size_t product, std::size_t i) const {
+    std::vector<std::size_t> order;
+    std::vector<std::size_t> last = {product};
+    for (std::size_t k = product + 1; k <= i; ++k) {
+      const Instruction& next = front()[k];
+      const bool is_behind = is_comm(next) && last.size() > 1;
+      const bool waits = is_behind || std::ranges::any_of(last, [&](std::size_t of) {
+                           return conflict(front()[of], next) || awaits(next, front()[of]);
+                         });
+      if (waits && (!is_comm(next) || !next.waits.empty())) {
+        return {};
+      }
+      (waits ? last : order).push_back(k);
+    }
+    order.insert(order.end(), last.begin(), last.end());
+    return order;
+  }
+
+  static bool awaits(const Instruction& instruction, const Instruction& of) {
+    return std::ranges::find_first_of(instruction.waits, of.signals) != instruction.waits.end();
+  }
+
+  static bool is_near(const Instruction& a, const Instruction& b) {
+    return a.layer < 0 || b.layer < 0 || std::abs(a.layer - b.layer) <= 1;
+  }
+
+  // From number `first` on come those of the order, in all variants.
+  void arrange(std::size_t first, const std::vector<std::size_t>& order) {
+    const auto arrange_in = [&](auto& all) {
+      auto arranged = all;
+      for (std::size_t k = 0; k < order.size(); ++k) {
+        arranged[first + k] = std::move(all[order[k]]);
+      }
+      all = std::move(arranged);
+    };
+    arrange_in(order_);
+    for (const SegmentId variant : variants_) {
+      arrange_in(program_.segments[variant.at()].instructions);
+    }
+  }
+
+  Program& program_;
+  std::vector<SegmentId> variants_;
+  std::vector<std::size_t> order_;           // by place, which instruction it was
+  std::set<std::size_t> moved_;              // products, by where they were
+  std::map<std::size_t, std::size_t> ends_;  // by collective on its stream, who waits for it
+};
+
+// Of forward and backward, in the order in which variants are called last.
+std::map<Code, std::vector<SegmentId>> called_work(const Program& program) {
+  std::map<Code, std::vector<SegmentId>> work;
+  std::set<SegmentId> seen;
+  for (const Call& call : program.calls) {
+    const Code& code = program[call.segment].code;
+    const bool is_step = code.action == Action::kUpdate || code.action == Action::kStart;
+    if (code.kind == CodeKind::kWork && !is_step && seen.insert(call.segment).second) {
+      std::vector<SegmentId>& variants = work[code];
+      variants.insert(variants.begin(), call.segment);
+    }
+  }
+  return work;
+}
+
+}  // namespace
+
+Program tensor_beside(Program program) {
+  std::size_t next_event = first_free_event(program);
+  const std::size_t first_event = next_event;
+  for (const auto& variants : std::views::values(called_work(program))) {
+    TensorWork work(program, variants);
+    work.hide();
+    work.move_collectives(next_event);
+    work.set_lives();
+  }
+  if (next_event > first_event) {
+    if (program.streams.size() == 1) {
+      program.streams.emplace_back("comm");
+    }
+    program.streams.emplace_back("tensor");
+  }
+  return program;
+}
+
+}  // namespace tessera
