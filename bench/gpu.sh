@@ -158,11 +158,16 @@ report_sanitizer() {
   wait "${sanitizers[$name]}" || result=$?
   output=$(<"$work/$name")
   done_tests=$(grep --count '^\[       OK ' <<<"$output") || true
-  # It counts its own as an error, after which no kernel runs.
-  if grep --quiet '^========= Internal Sanitizer Error' <<<"$output" &&
-    ! grep '^=========' <<<"$output" |
-    grep --invert-match 'Internal Sanitizer Error\|SUMMARY: 1 \|COMPUTE-SANITIZER\|Target application\|^========= *$' |
-    grep --quiet .; then
+  # It counts an error of its own, after which no kernel runs. What failed before is a test's.
+  local own=none first_failed
+  if grep --quiet '^========= Internal Sanitizer Error' <<<"$output"; then
+    own=$(grep '^=========' <<<"$output" |
+      grep --invert-match --count 'Internal Sanitizer Error\|SUMMARY: 1 \|COMPUTE-SANITIZER\|Target application\|^========= *$') ||
+      true
+    first_failed=$(grep --max-count=1 '^\[  FAILED\|^========= Internal' <<<"$output")
+    [[ $first_failed == *Internal* ]] || own=none
+  fi
+  if [[ $own == 0 ]]; then
     echo "gpu.sh: $name: stopped by an error of compute-sanitizer itself in" \
       "$(grep --max-count=1 '^\[  FAILED' <<<"$output"): clean over the first $done_tests tests"
   elif ((result == 9)) || grep --quiet "$finding\|^\[  FAILED" <<<"$output"; then
@@ -191,6 +196,7 @@ declare -rA race_filters=(
   [racecheck-norms]='*CudaKernels*/rms_norm*bf16*:*CudaKernels*/layer_norm*bf16*'
   [racecheck-loss]='*CudaKernels*/cross_entropy*bf16*'
   [racecheck-attention]='*CudaKernels*/attention*:CudaAttention.OwnKernels*:CudaAttention.Tiles*'
+  [racecheck-softmax]='*CudaKernels*/scale_mask_softmax*bf16*'
   [racecheck-codes]='*CudaKernels*/amax*bf16*:*CudaKernels*/quantize_float8*:*CudaKernels*/transpose_codes*'
   [racecheck-sums]='*CudaKernels*/embedding_backward*bf16*:*CudaKernels*/sum_squares*:*CudaKernels*/clip_scale*:*CudaKernels*/bias_gradient*bf16*'
 )
@@ -228,10 +234,11 @@ case $what in
     timeout --kill-after=10 "$(at_most 120)" tests/cuda/run_test.sh "$bundle/bin/tessera" cuda || code=1
     run_sanitizers
     ;;
-  core) timeout "$limit" "$bundle/bench/gpu_core_bench" "${peer[@]}" "$@" || code=$? ;;
+  core) timeout "$(at_most "$limit")" "$bundle/bench/gpu_core_bench" "${peer[@]}" "$@" || code=$? ;;
   train)
     # It ends by itself, so that each case says what became of it.
-    timeout "$limit" "$bundle/bench/gpu_train_bench" --seconds="$((limit > 30 ? limit - 15 : limit))" \
+    left=$(at_most "$limit")
+    timeout "$left" "$bundle/bench/gpu_train_bench" --seconds="$((left > 30 ? left - 15 : left))" \
       "${peer[@]}" "$@" || code=$?
     ;;
 esac

@@ -187,41 +187,69 @@ TEST(GathersAhead, TrainAsGathersOfTheUpdate) {
   }
 }
 
+// Collectives of activations on the stream of that name.
 std::int64_t num_on_tensor_stream(const Program& program) {
   std::int64_t count = 0;
   for (const Segment& segment : program.segments) {
-    count += std::ranges::count(segment.instructions, StreamId{2}, &Instruction::stream);
+    for (const Instruction& instruction : segment.instructions) {
+      if (program.streams[instruction.stream.at()] == "tensor") {
+        EXPECT_TRUE(instruction.op->get_if<AllGatherAttrs>() != nullptr ||
+                    instruction.op->get_if<ReduceScatterAttrs>() != nullptr ||
+                    instruction.op->get_if<AllReduceAttrs>() != nullptr)
+            << to_string(*instruction.op);
+        ++count;
+      }
+    }
   }
   return count;
 }
 
-// Whole activations and cut ones, in 8-bit floats, computed again, in stages, beside the gathers of
-// states, and with weights' gradients apart.
+// Whole activations and cut ones, in 8-bit floats, computed again, beside the gathers of states,
+// and in stages: of several chunks, computed again, and with weights' gradients apart.
+std::vector<RankRun> tensor_runs(const ModelDescription& model) {
+  RankRun plain = small_run(model);
+  plain.mesh = local_mesh({.data = 2, .tensor = 2});
+  plain.placement = {.optimizer = 2};
+  RankRun cut = plain;
+  cut.sequence_parallel = true;
+  RankRun codes = cut;
+  codes.overlap = true;
+  codes.placement = {.param = 2, .secondary = 2, .grad = 2, .optimizer = 2};
+  codes.float8 = {.head = true};
+  RankRun again = plain;
+  again.overlap = true;
+  again.recompute = true;
+  RankRun ahead = cut;
+  ahead.overlap = true;
+  ahead.gathers_ahead = true;
+  RankRun stages = cut;
+  stages.placement = {};
+  stages.mesh = local_mesh({.tensor = 2, .pipeline = 2});
+  stages.pipeline = {.layers = {num_layers(plain) - 1, 1}};
+  stages.recompute = true;
+  stages.scatter_hops = true;
+  RankRun apart = stages;
+  apart.recompute = false;
+  apart.pipeline.schedule = PipelineSchedule::kZbH1;
+  return {plain, cut, codes, again, ahead, stages, apart};
+}
+
 TEST(TensorBeside, TrainsAsOneStreamDoes) {
   for (const char* const family : {"gpt2", "llama3", "neox"}) {
-    RankRun plain = small_run(odd_model(family));
-    plain.mesh = local_mesh({.data = 2, .tensor = 2});
-    plain.placement = {.optimizer = 2};
-    std::vector<RankRun> runs = {plain, plain, plain, plain, plain};
-    runs[1].sequence_parallel = true;
-    runs[2].sequence_parallel = true;
-    runs[2].overlap = true;
-    runs[2].placement = {.param = 2, .secondary = 2, .grad = 2, .optimizer = 2};
-    runs[2].float8 = {.head = true};
-    runs[3].overlap = true;
-    runs[3].recompute = true;
-    runs[4].placement = {.optimizer = 1};
-    runs[4].mesh = local_mesh({.tensor = 2, .pipeline = 2});
-    runs[4].pipeline = {.layers = {num_layers(plain) - 1, 1}, .schedule = PipelineSchedule::kZbH1};
-    runs[4].sequence_parallel = true;
-    for (RankRun& run : runs) {
+    for (RankRun& run : tensor_runs(odd_model(family))) {
+      SCOPED_TRACE(format("{}, float8 {}, recompute {}, gathers ahead {}, stages {}",
+                          family,
+                          run.float8.has_value(),
+                          run.recompute,
+                          run.gathers_ahead,
+                          run.pipeline.layers.size()));
       const RankResult expected = run_ranks(run);
       run.tensor_beside = true;
-      EXPECT_GT(num_on_tensor_stream(rank_programs(run)[0]), 0) << family;
+      EXPECT_GT(num_on_tensor_stream(rank_programs(run)[0]), 0);
       const RankResult found = run_ranks(run);
-      EXPECT_EQ(found.losses, expected.losses) << family;
-      EXPECT_EQ(found.grad_norms, expected.grad_norms) << family;
-      EXPECT_EQ(found.sent, expected.sent) << family;
+      EXPECT_EQ(found.losses, expected.losses);
+      EXPECT_EQ(found.grad_norms, expected.grad_norms);
+      EXPECT_EQ(found.sent, expected.sent);
     }
   }
 }

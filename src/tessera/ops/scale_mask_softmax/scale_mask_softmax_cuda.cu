@@ -244,7 +244,7 @@ struct MaskTask {
   Scores<const T> x;
   Scores<T> y;
   ScoreMasks masks;
-  float hidden;  // what a key that is not seen gets
+  bool of_gradient;
 };
 
 // A pack a thread.
@@ -258,7 +258,9 @@ __global__ void mask_scores(MaskTask<T> task, bool whole) {
     const MaskRow mask = MaskRow::of(task.masks, task.shape, at);
     Floats<kPack> scores = load_pack(at.in(task.x) + c, keys - c, whole);
     for (int k = 0; k < kPack && k < keys - c; ++k) {
-      scores.at[k] = mask.sees(c + k) ? scores.at[k] + mask.bias(c + k) : task.hidden;
+      const float seen = task.of_gradient ? scores.at[k] : scores.at[k] + mask.bias(c + k);
+      const float hidden = task.of_gradient ? 0.0F : -INFINITY;
+      scores.at[k] = mask.sees(c + k) ? seen : hidden;
     }
     store_pack(at.in(task.y) + c, scores, keys - c, whole);
   }
@@ -352,7 +354,7 @@ void run(const MaskScoresAttrs& attrs, cuda::Context& context, const Views& view
                                     .x = cuda::Scores<const T>(of.x),
                                     .y = cuda::Scores<T>(of.y),
                                     .masks = cuda::masks_of(attrs.mask, of.ids, of.x, context),
-                                    .hidden = attrs.of_gradient ? 0.0F : -INFINITY};
+                                    .of_gradient = attrs.of_gradient};
     const bool fits = task.x.fits_packs(task.shape.sizes) && task.y.fits_packs(task.shape.sizes);
     launch(context,
            "mask_scores",

@@ -54,6 +54,7 @@ constexpr ScoresCase kScoresCases[] = {
      .document_length = 7},
     {.name = "window", .batch = 1, .heads = 2, .queries = 40, .keys = 40, .window = 5},
     {.name = "last_queries", .batch = 1, .heads = 3, .queries = 5, .keys = 70},
+    {.name = "wide", .batch = 1, .heads = 2, .queries = 2, .keys = 1064, .masked = false},
     {.name = "alibi", .batch = 2, .heads = 4, .queries = 6, .keys = 10, .alibi = true},
     {.name = "alibi_of_twelve",
      .batch = 1,

@@ -82,6 +82,7 @@ class Transfers {
     if (program_.streams.size() == 1) {
       program_.streams.emplace_back("comm");
     }
+    first_stream_ = program_.streams.size();
     for (std::int32_t place = 0; place <= last_chunk() / slices_; ++place) {
       for (const CodeKind kind : kTransferKinds) {
         for (const Action action : kTransferActions) {
@@ -103,8 +104,8 @@ class Transfers {
   StreamId stream_of(const Code& code) const {
     const auto kind = std::ranges::find(kTransferKinds, code.kind) - kTransferKinds.begin();
     const auto action = std::ranges::find(kTransferActions, code.action) - kTransferActions.begin();
-    return StreamId::of(
-        static_cast<std::size_t>(2 + 4 * (code.chunk / slices_) + 2 * kind + action));
+    return StreamId::of(first_stream_ +
+                        static_cast<std::size_t>(4 * (code.chunk / slices_) + 2 * kind + action));
   }
 
   PoolId add_pool(const Code& code) {
@@ -169,18 +170,19 @@ class Transfers {
     segments_[sent] = SegmentId::of(program_.segments.size() - 1);
   }
 
-  // In every segment of work, the first instruction that touches what was received.
+  // In every segment of work, the first instruction of each stream that touches what was received.
   void add_waits() {
     for (Segment& segment : program_.segments) {
       if (segment.code.kind == CodeKind::kReceive || segment.code.kind == CodeKind::kSend) {
         continue;
       }
-      std::set<EventId> awaited;
+      std::set<std::pair<StreamId, EventId>> awaited;
       for (Instruction& instruction : segment.instructions) {
         for (const auto* tensors : {&instruction.operands, &instruction.results}) {
           for (const TensorRef& tensor : *tensors) {
             const auto found = received_.find(tensor.buffer);
-            if (found != received_.end() && awaited.insert(found->second).second) {
+            if (found != received_.end() &&
+                awaited.insert({instruction.stream, found->second}).second) {
               instruction.waits.push_back(found->second);
             }
           }
@@ -308,6 +310,7 @@ class Transfers {
 
   Program program_;
   std::span<const WorkStep> order_;
+  std::size_t first_stream_ = 0;             // of transfers
   std::int32_t slices_;                      // chunks of a stage
   std::map<Code, SegmentId> segments_;       // of transfers, and of waits for them
   std::map<BufferId, EventId> received_;     // what happens when it is there

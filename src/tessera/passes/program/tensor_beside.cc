@@ -62,7 +62,8 @@ class TensorWork {
   // and makes nothing for it, or else a product that may come after it.
   void hide() {
     for (std::size_t i = 0; i < front().size(); ++i) {
-      if (!may_move(i) || is_hidden(i, reader_of(i))) {
+      const std::size_t reader = reader_of(i);
+      if (!may_move(i) || !can_wait(reader) || is_hidden(i, reader)) {
         continue;
       }
       if (const auto before = work_before(i)) {
@@ -82,7 +83,7 @@ class TensorWork {
   void move_collectives(std::size_t& next_event) {
     for (std::size_t i = 0; i < front().size(); ++i) {
       const std::size_t reader = reader_of(i);
-      if (!may_move(i) || reader == front().size() || !is_hidden(i, reader)) {
+      if (!may_move(i) || !can_wait(reader) || !is_hidden(i, reader)) {
         continue;
       }
       const EventId event = EventId::of(next_event++);
@@ -96,24 +97,32 @@ class TensorWork {
     }
   }
 
-  // Sets the lives that begin or end here.
+  // Sets the lives that begin or end here, of buffers that nothing here uses, too: what the stream
+  // of training state has from elsewhere lives until what comes after its end waits for it.
   void set_lives() const {
     std::vector<std::size_t> now(order_.size());
     for (std::size_t i = 0; i < order_.size(); ++i) {
       now[order_[i]] = i;
     }
+    const auto at = [&](const Place& place) {
+      return now.begin() + static_cast<std::ptrdiff_t>(place.instruction);
+    };
     const Code& code = program_[variants_[0]].code;
-    for (const auto& [id, use] : uses()) {
-      Buffer& buffer = program_.buffers[id.at()];
+    const std::map<BufferId, Use> all = uses();
+    for (std::size_t i = 0; i < program_.buffers.size(); ++i) {
+      Buffer& buffer = program_.buffers[i];
+      const auto use = all.find(BufferId::of(i));
+      const bool is_used = use != all.end();
       if (!buffer.persistent && buffer.begin.code == code) {
-        const std::size_t begin = now[static_cast<std::size_t>(buffer.begin.instruction)];
-        buffer.begin.instruction = static_cast<std::int32_t>(std::min(begin, use.first));
+        const std::size_t begin = is_used ? std::min(*at(buffer.begin), use->second.first)
+                                          : *std::min_element(at(buffer.begin), now.end());
+        buffer.begin.instruction = static_cast<std::int32_t>(begin);
       }
       if (!buffer.persistent && buffer.end.code == code) {
-        const auto last = static_cast<std::size_t>(buffer.end.instruction);
-        std::size_t end = std::max(now[last], use.end);
-        if (use.travels && last + 1 < now.size()) {
-          end = std::max(end + 1, now[last + 1]) - 1;
+        std::size_t end = is_used ? std::max(*at(buffer.end), use->second.end) : *at(buffer.end);
+        if (!is_used || use->second.travels) {
+          const auto next = at(buffer.end) + 1;
+          end = std::max(end + 1, next == now.end() ? now.size() : *next) - 1;
         }
         buffer.end.instruction = static_cast<std::int32_t>(end);
       }
@@ -124,9 +133,8 @@ class TensorWork {
   // Of a buffer, by instructions of the code.
   struct Use {
     std::size_t first = 0;
-    std::size_t end = 0;  // the last, or who waits for it
-    bool travels =
-        false;  // on the stream of training state, until whoever comes after its end waits
+    std::size_t end = 0;   // the last, or who waits for it
+    bool travels = false;  // on the stream of training state
   };
 
   std::map<BufferId, Use> uses() const {
@@ -158,6 +166,11 @@ class TensorWork {
       ++reader;
     }
     return reader;
+  }
+
+  // Whether there is one, on the stream that all others follow.
+  bool can_wait(std::size_t reader) const {
+    return reader < front().size() && front()[reader].stream == StreamId{0};
   }
 
   bool is_hidden(std::size_t i, std::size_t reader) const {
