@@ -104,8 +104,8 @@ class Transfers {
   StreamId stream_of(const Code& code) const {
     const auto kind = std::ranges::find(kTransferKinds, code.kind) - kTransferKinds.begin();
     const auto action = std::ranges::find(kTransferActions, code.action) - kTransferActions.begin();
-    return StreamId::of(first_stream_ +
-                        static_cast<std::size_t>(4 * (code.chunk / slices_) + 2 * kind + action));
+    const auto stage = static_cast<std::size_t>(code.chunk / slices_);
+    return StreamId::of(first_stream_ + 4 * stage + static_cast<std::size_t>(2 * kind + action));
   }
 
   PoolId add_pool(const Code& code) {

@@ -104,27 +104,17 @@ class TensorWork {
     for (std::size_t i = 0; i < order_.size(); ++i) {
       now[order_[i]] = i;
     }
-    const auto at = [&](const Place& place) {
-      return now.begin() + static_cast<std::ptrdiff_t>(place.instruction);
-    };
     const Code& code = program_[variants_[0]].code;
     const std::map<BufferId, Use> all = uses();
     for (std::size_t i = 0; i < program_.buffers.size(); ++i) {
       Buffer& buffer = program_.buffers[i];
-      const auto use = all.find(BufferId::of(i));
-      const bool is_used = use != all.end();
+      const auto found = all.find(BufferId::of(i));
+      const Use* const use = found == all.end() ? nullptr : &found->second;
       if (!buffer.persistent && buffer.begin.code == code) {
-        const std::size_t begin = is_used ? std::min(*at(buffer.begin), use->second.first)
-                                          : *std::min_element(at(buffer.begin), now.end());
-        buffer.begin.instruction = static_cast<std::int32_t>(begin);
+        set_begin(buffer.begin, use, now);
       }
       if (!buffer.persistent && buffer.end.code == code) {
-        std::size_t end = is_used ? std::max(*at(buffer.end), use->second.end) : *at(buffer.end);
-        if (!is_used || use->second.travels) {
-          const auto next = at(buffer.end) + 1;
-          end = std::max(end + 1, next == now.end() ? now.size() : *next) - 1;
-        }
-        buffer.end.instruction = static_cast<std::int32_t>(end);
+        set_end(buffer.end, use, now);
       }
     }
   }
@@ -136,6 +126,22 @@ class TensorWork {
     std::size_t end = 0;   // the last, or who waits for it
     bool travels = false;  // on the stream of training state
   };
+
+  // `now`: by where an instruction was, where it is. No use: nothing here uses the buffer.
+  static void set_begin(Place& begin, const Use* use, std::span<const std::size_t> now) {
+    const auto from = now.subspan(static_cast<std::size_t>(begin.instruction));
+    begin.instruction = static_cast<std::int32_t>(use == nullptr ? *std::ranges::min_element(from)
+                                                                 : std::min(from[0], use->first));
+  }
+
+  static void set_end(Place& end, const Use* use, std::span<const std::size_t> now) {
+    const auto from = now.subspan(static_cast<std::size_t>(end.instruction));
+    std::size_t last = use == nullptr ? from[0] : std::max(from[0], use->end);
+    if (use == nullptr || use->travels) {
+      last = std::max(last + 1, from.size() == 1 ? now.size() : from[1]) - 1;
+    }
+    end.instruction = static_cast<std::int32_t>(last);
+  }
 
   std::map<BufferId, Use> uses() const {
     std::map<BufferId, Use> uses;
@@ -181,9 +187,9 @@ class TensorWork {
 
   // The last long instruction before number `i`, where that may come before it.
   std::optional<std::size_t> work_before(std::size_t i) const {
-    for (std::size_t before = i; before-- > 0 && !conflict(front()[before], front()[i]);) {
-      if (is_long(front()[before])) {
-        return before;
+    for (std::size_t k = 1; k <= i && !conflict(front()[i - k], front()[i]); ++k) {
+      if (is_long(front()[i - k])) {
+        return i - k;
       }
     }
     return std::nullopt;
@@ -191,7 +197,8 @@ class TensorWork {
 
   // The last product before number `i`, of its layer or the one beside it, that may come after it.
   std::optional<std::size_t> product_before(std::size_t i) const {
-    for (std::size_t product = i; product-- > 0 && is_near(front()[product], front()[i]);) {
+    for (std::size_t k = 1; k <= i && is_near(front()[i - k], front()[i]); ++k) {
+      const std::size_t product = i - k;
       if (is_product(front()[product]) && !is_bound(front()[product]) &&
           !moved_.contains(order_[product]) && !put_last(product, i).empty()) {
         return product;
