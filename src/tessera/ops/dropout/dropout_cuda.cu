@@ -26,8 +26,41 @@ struct DropoutTask {
   }
 };
 
-// A thread takes what of a row has the words of one block. Where rows begin at a block and end with
-// one, and so do the places in memory, it is moved in one access.
+// What of a row has the words of one block, the first of them for element `first` of the row, which
+// may be before it.
+template <class T>
+__device__ void drop_block(const DropoutTask<T>& task,
+                           const DropoutRow& row,
+                           std::int64_t first,
+                           const std::uint32_t (&words)[kWords]) {
+  for (int word = 0; word < kWords; ++word) {
+    const std::int64_t c = first + word;
+    if (c >= 0 && c < task.part.width()) {
+      const float bias = task.bias == nullptr ? 0.0F : widen(task.bias[c]);
+      task.y[row.to + c] = narrow<T>(task.kept(widen(task.x[row.from + c]), bias, words[word]));
+    }
+  }
+}
+
+// The same in one access, of a block within the row.
+template <class T>
+__device__ void drop_whole_block(const DropoutTask<T>& task,
+                                 const DropoutRow& row,
+                                 std::int64_t first,
+                                 const std::uint32_t (&words)[kWords]) {
+  Floats<kWords> values = load<kWords>(task.x + row.from + first);
+  Floats<kWords> bias = {};
+  if (task.bias != nullptr) {
+    bias = load<kWords>(task.bias + first);
+  }
+  for (int word = 0; word < kWords; ++word) {
+    values.at[word] = task.kept(values.at[word], bias.at[word], words[word]);
+  }
+  store(task.y + row.to + first, values);
+}
+
+// A thread takes a block of a row. kWhole: rows begin at a block and end with one, and so do the
+// places in memory.
 template <class T, bool kWhole>
 __global__ void drop_elements(DropoutTask<T> task, std::int64_t blocks_of_row) {
   const std::int64_t count = task.part.rows() * blocks_of_row;
@@ -39,25 +72,11 @@ __global__ void drop_elements(DropoutTask<T> task, std::int64_t blocks_of_row) {
                                    static_cast<std::uint32_t>(task.sequences[row.sequence]),
                                    0};
     philox_block(task.mask.key, words);
-    const std::int64_t first = block * kWords - row.place;  // in the row; it may be before it
+    const std::int64_t first = block * kWords - row.place;
     if constexpr (kWhole) {
-      Floats<kWords> values = load<kWords>(task.x + row.from + first);
-      Floats<kWords> bias = {};
-      if (task.bias != nullptr) {
-        bias = load<kWords>(task.bias + first);
-      }
-      for (int word = 0; word < kWords; ++word) {
-        values.at[word] = task.kept(values.at[word], bias.at[word], words[word]);
-      }
-      store(task.y + row.to + first, values);
+      drop_whole_block(task, row, first, words);
     } else {
-      for (int word = 0; word < kWords; ++word) {
-        const std::int64_t c = first + word;
-        if (c >= 0 && c < task.part.width()) {
-          const float bias = task.bias == nullptr ? 0.0F : widen(task.bias[c]);
-          task.y[row.to + c] = narrow<T>(task.kept(widen(task.x[row.from + c]), bias, words[word]));
-        }
-      }
+      drop_block(task, row, first, words);
     }
   }
 }
