@@ -7,6 +7,7 @@
 #include <gtest/gtest.h>
 
 #include "tessera/base/error.h"
+#include "tessera/base/test_error.h"
 
 namespace tessera {
 namespace {
@@ -99,6 +100,18 @@ TEST(ProgramStates, CopiesAreSentAsTheySay) {
                     "f32[slice=256] strides(1))"),
               HasSubstr("the update of parameter \"w\" does not write its copy, state \"copy of "
                         "w\""));
+}
+
+// A start that gathers what the last update has left writes copies as that update would.
+TEST(ProgramStates, CopiesOfAStartAreVerified) {
+  std::string text(kProgram);
+  const std::string_view update = "segment 0 \"update\" update 0";
+  text.replace(text.find(update), update.size(), "segment 0 \"start\" start 0");
+  verify(parse_program(text));
+  const std::string_view block = "block=64";
+  text.replace(text.find(block), block.size(), "block=32");
+  EXPECT_THAT(error_of(ErrorCode::kInternal, [&] { verify(parse_program(text)); }),
+              HasSubstr("its gather \"int8\" of 32"));
 }
 
 }  // namespace

@@ -20,6 +20,8 @@
 namespace tessera {
 namespace {
 
+constexpr StreamId kTensorStream = {2};  // after those of computation and of training state
+
 template <class... Attrs>
 bool is_any(const Op& op) {
   return ((op.get_if<Attrs>() != nullptr) || ...);

@@ -4,9 +4,6 @@
 
 namespace tessera {
 
-// The stream of what tensor_beside() moves there.
-inline constexpr StreamId kTensorStream = {2};
-
 // Has collectives of activations run on a stream of their own, "tensor", beside work that needs
 // none of it: what comes between one and its first reader; where that is nothing, what comes before
 // it and makes nothing for it, or else a product from before it that may come after it, as that of
