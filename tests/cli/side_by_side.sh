@@ -18,6 +18,13 @@ if ((${#cases[@]} == 0)); then
   exit 1
 fi
 
+# Of a part of the cases, as GoogleTest has it, each process would take a part of its one.
+declare -i parts=${GTEST_TOTAL_SHARDS:-1} part=${GTEST_SHARD_INDEX:-0}
+unset GTEST_TOTAL_SHARDS GTEST_SHARD_INDEX
+for i in "${!cases[@]}"; do
+  ((i % parts == part)) || unset "cases[$i]"
+done
+
 declare -i failures=0 running=0
 for i in "${!cases[@]}"; do
   if ((running == at_a_time)); then
