@@ -25,9 +25,6 @@ std::int64_t data_ranks(const PublishedRow& row) {
 std::string missing(const PublishedRow& row) {
   const bool is_llama = row.family == "llama";
   const bool has_mlp = is_llama ? row.mlp == "swiglu" : row.mlp != "swiglu";
-  if (row.cp > 1) {
-    return "context";
-  }
   if (row.ep > 1) {
     return "experts";
   }
@@ -135,6 +132,7 @@ void set_layout(const PublishedRow& row, Keys& keys) {
   keys.set("parallel.ranks", row.gpus);
   keys.set("parallel.tensor", row.tp);
   keys.set("parallel.sequence_parallel", row.sp);
+  keys.set("parallel.context", row.cp);
   keys.set("parallel.pipeline", row.pp);
   if (row.pp > 1) {
     keys.set("pipeline.schedule", row.vpp > 1 ? "interleaved" : "1f1b");
@@ -145,18 +143,23 @@ void set_layout(const PublishedRow& row, Keys& keys) {
   }
 }
 
-// Ranks over which states are cut; of all data ranks unless the row says fewer.
+// Ranks over which gradients are sums, and states may be cut.
+std::int64_t state_ranks(const PublishedRow& row) {
+  return data_ranks(row) * row.cp;
+}
+
+// Ranks over which states are cut; of all those unless the row says fewer.
 std::int64_t shard_ranks(const PublishedRow& row) {
-  const std::int64_t data = data_ranks(row);
+  const std::int64_t data = state_ranks(row);
   const std::int64_t shard = row.shard_ranks.value_or(data);
   return row.state == "ddp" || shard < 1 || data % shard != 0 ? data : shard;
 }
 
 void set_state(const PublishedRow& row, Keys& keys) {
   const std::int64_t shard = shard_ranks(row);
-  if (data_ranks(row) > 1) {
+  if (state_ranks(row) > 1) {
     keys.set("state.preset", row.state == "hsdp" ? "fsdp" : row.state);
-    if (shard != data_ranks(row)) {
+    if (shard != state_ranks(row)) {
       keys.set("state.optimizer", shard);
       if (row.state != "zero1") {
         keys.set("state.grad", shard);
@@ -324,7 +327,7 @@ Cluster row_cluster(const PublishedRow& row, const Cluster& chip) {
   if (network.size > 1) {
     cluster.levels.push_back(network);
   }
-  cut_level(cluster.levels, shard_ranks(row) * row.tp * row.cp);
+  cut_level(cluster.levels, shard_ranks(row) * row.tp);
   return cluster;
 }
 

@@ -83,10 +83,10 @@ TEST(PublishedRun, IsKeysAndTraits) {
   EXPECT_THAT(run.keys, Contains("--pipeline.layers=[8, 8, 8, 8]"));
   EXPECT_THAT(run.traits, Contains("recompute=full"));
   EXPECT_THAT(run.traits, Contains("no_reshard"));
+  EXPECT_THAT(run_with("cp", "2").keys, Contains("--parallel.context=2"));
 }
 
 TEST(PublishedRun, SaysWhatItWaitsFor) {
-  EXPECT_EQ(run_with("cp", "2").waits, "context");
   EXPECT_EQ(run_with("ep", "8").waits, "experts");
   EXPECT_THAT(run_with("global_batch", "63").waits, HasSubstr("global_batch 63"));
   EXPECT_THAT(run_with("gpus", "128").waits, HasSubstr("64 ranks on 128 GPUs"));

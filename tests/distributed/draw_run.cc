@@ -10,7 +10,9 @@
 #include <vector>
 
 #include "tessera/base/format.h"
+#include "tessera/mesh/cluster.h"
 #include "tessera/models/family.h"
+#include "tessera/plan/run_layout.h"
 
 namespace tessera {
 
@@ -119,6 +121,25 @@ Placement draw_placement(Draw& draw, const Mesh& mesh, std::optional<std::int64_
   return placement;
 }
 
+// Some of the data ranks share sequences.
+void draw_context(Draw& draw, std::int64_t data, std::int64_t tensor, RankRun& run) {
+  std::vector<std::int64_t> degrees;
+  for (const std::int64_t degree : {2, 3, 4, 6}) {
+    if (data % degree == 0) {
+      degrees.push_back(degree);
+    }
+  }
+  const std::int64_t context = draw.one_of(degrees);
+  run.mesh = make_mesh(load_cluster(virtual_cluster(data * tensor)),
+                       {.data = data / context, .tensor = tensor, .context = context});
+  run.context.balance =
+      draw.one_of<ContextBalance>({ContextBalance::kZigzag, ContextBalance::kNone});
+  run.document_length = draw.between(0, 20);
+  const std::int64_t unit = 2 * context * (run.sequence_parallel ? tensor : 1);
+  run.sequence_length = unit * draw.between(1, 3);
+  run.placement = draw_placement(draw, run.mesh);
+}
+
 RankRun draw_run(Draw& draw) {
   const std::int64_t ranks = draw.one_of<std::int64_t>({1, 2, 2, 4, 4, 6});
   std::vector<std::int64_t> tensors = {1};
@@ -146,14 +167,20 @@ RankRun draw_run(Draw& draw) {
     run.float8 = {.rowwise = draw.one_in(2), .head = draw.one_in(2)};
   }
   run.placement = draw_placement(draw, run.mesh);
+  if (const std::int64_t data = ranks / tensor; data > 1 && draw.one_in(3)) {
+    draw_context(draw, data, tensor, run);
+  }
   return run;
 }
 
 std::string text(const RankRun& run) {
   return format(
-      "{} on {} ranks, microbatches {}, batch {}, length {}, {}, placement {} {} {} {}{}{}",
+      "{} on {} ranks ({} of context, {}), microbatches {}, batch {}, length {}, {}, placement "
+      "{} {} {} {}{}{}",
       run.other.json,
       run.mesh.num_ranks(),
+      num_ranks(context_axes(run.mesh)),
+      to_string(run.context.balance),
       run.microbatches,
       run.global_batch,
       run.sequence_length,

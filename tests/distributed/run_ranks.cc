@@ -18,6 +18,7 @@
 #include "tessera/checkpoint/checkpoint.h"
 #include "tessera/checkpoint/checkpoint_saver.h"
 #include "tessera/checkpoint/require_model.h"
+#include "tessera/dataset/input_rows.h"
 #include "tessera/ir/builder.h"
 #include "tessera/launch/rank_backend.h"
 #include "tessera/models/family.h"
@@ -41,7 +42,8 @@ RunLayout layout_of(const RankRun& run) {
           .placement = run.placement,
           .secondary_use = run.secondary_use,
           .wires = run.wires,
-          .sequence_parallel = run.sequence_parallel};
+          .sequence_parallel = run.sequence_parallel,
+          .context = run.context};
 }
 
 constexpr const char* kSecondLoss = "second loss";
@@ -217,30 +219,28 @@ class RankTrainer {
     const std::int64_t place = data_place(run_.mesh, world_.rank());
     const std::int64_t vocab = description(run_).vocab;
     for (std::int64_t m = 0; m < run_.microbatches; ++m) {
-      // A stage of a pipeline has not all of them.
-      const auto set = [&](std::string_view name, std::int64_t i, std::int32_t value) {
-        const auto found = std::ranges::find(program_.inputs, name, &Binding::name);
-        if (found != program_.inputs.end()) {
-          reinterpret_cast<std::int32_t*>(executor_.bytes(*found, m).data())[i] = value;
-        }
-      };
       for (std::int64_t r = 0; r < rows; ++r) {
         const std::int64_t sequence = (m * layout_.num_data() + place) * rows + r;
-        set(step_names::kSequences,
-            r,
-            static_cast<std::int32_t>(step * run_.global_batch + sequence));
+        // A stage of a pipeline has not all inputs.
+        const auto numbers =
+            std::ranges::find(program_.inputs, step_names::kSequences, &Binding::name);
+        if (numbers != program_.inputs.end()) {
+          reinterpret_cast<std::int32_t*>(executor_.bytes(*numbers, m).data())[r] =
+              static_cast<std::int32_t>(step * run_.global_batch + sequence);
+        }
+        SequenceRow row = empty_row(run_.sequence_length);
         for (std::int64_t t = 0; t < run_.sequence_length; ++t) {
-          const std::int64_t i = r * run_.sequence_length + t;
-          set("tokens", i, token(step, sequence, t, vocab));
+          const auto i = static_cast<std::size_t>(t);
           const std::int64_t length =
               run_.document_length > 0 ? run_.document_length : run_.sequence_length;
-          set("positions", i, static_cast<std::int32_t>(t % length));
-          set("documents", i, static_cast<std::int32_t>(t / length));
-          set("labels", i, counts(sequence, t) ? token(step, sequence, t + 1, vocab) : -1);
+          row.tokens[i] = step == run_.unknown_token_step && r == 0 && t == 0
+                              ? static_cast<std::int32_t>(vocab)
+                              : token(step, sequence, t, vocab);
+          row.positions[i] = static_cast<std::int32_t>(t % length);
+          row.documents[i] = static_cast<std::int32_t>(t / length);
+          row.labels[i] = counts(sequence, t) ? token(step, sequence, t + 1, vocab) : -1;
         }
-      }
-      if (step == run_.unknown_token_step) {
-        set("tokens", 0, static_cast<std::int32_t>(vocab));
+        write_row(executor_, row, context_part(layout_, world_.rank()), r, m);
       }
     }
     return num_labels();
@@ -322,12 +322,13 @@ LlamaConfig odd_llama(std::int64_t layers) {
 }
 
 Mesh local_mesh(const MeshDegrees& degrees) {
-  return make_mesh(local_cluster(degrees.data * degrees.tensor * degrees.pipeline), degrees);
+  return make_mesh(
+      local_cluster(degrees.data * degrees.tensor * degrees.context * degrees.pipeline), degrees);
 }
 
 ModelDescription odd_model(const char* name, std::vector<std::string> adapted) {
   const ModelFamily& family = model_family(name);
-  const bool is_llama = family.name == "llama3";
+  const bool pads_vocab = family.name == "gpt2" || family.name == "neox";
   ModelDescription model = family.describe(family.resolve(
       {.name = name,
        .dim = 48,
@@ -335,7 +336,7 @@ ModelDescription odd_model(const char* name, std::vector<std::string> adapted) {
        .heads = 8,
        .ffn = 27,
        .vocab = 67,
-       .padded_vocab = is_llama ? std::nullopt : std::optional<std::int64_t>(71),
+       .padded_vocab = pads_vocab ? std::optional<std::int64_t>(71) : std::nullopt,
        .rotary_fraction = family.name == "neox" ? std::optional<double>(0.67) : std::nullopt}));
   if (!adapted.empty()) {
     model.adapters = {.rank = 3, .alpha = 6.0, .targets = std::move(adapted)};
@@ -452,6 +453,7 @@ CompileOptions rank_options(const RankRun& run, const WorkspaceQuery& workspace_
                      .state = state_axes(layout_of(run)),
                      .dims = layout_of(run).dims()},
           .float8 = run.float8,
+          .attention = layout_of(run).attention(),
           .attention_kernels = run.attention,
           .dropout = run.dropout,
           .recompute = run.recompute,

@@ -14,6 +14,7 @@
 #include "tessera/backend/device_backend.h"
 #include "tessera/launch/rank_backend.h"
 #include "tessera/mesh/cluster.h"
+#include "tessera/mesh/context_order.h"
 #include "tessera/mesh/mesh.h"
 #include "tessera/mesh/placement.h"
 #include "tessera/mesh/traffic.h"
@@ -94,6 +95,7 @@ struct RankRun {
   bool tensor_beside = false;
   bool fuse = true;
   bool sequence_parallel = false;
+  ContextLayout context = {};
   PipelineRun pipeline = {};   // where the mesh has one
   std::int64_t in_flight = 1;  // microbatches whose forward runs before a backward
   bool overlap = false;

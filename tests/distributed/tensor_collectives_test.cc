@@ -55,13 +55,6 @@ AxisSizes axes_of(const Mesh& mesh) {
   return axes;
 }
 
-CoordinateOf coordinates_of(const Mesh& mesh, std::int64_t rank) {
-  return [&mesh, rank](std::string_view axis) {
-    const auto found = std::ranges::find(mesh.axes, axis, &MeshAxis::name);
-    return mesh.coordinates(rank)[static_cast<std::size_t>(found - mesh.axes.begin())];
-  };
-}
-
 // The only result of `op` on every rank, which reads operand(rank).
 std::vector<HostTensor> run(const Mesh& mesh,
                             const OpRef& op,

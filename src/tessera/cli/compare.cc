@@ -147,7 +147,7 @@ SimulatedRun simulation_of(const CompareOptions& options, const fs::path& run_di
          other);
   }
   const ParallelSection& parallel = config.parallel;
-  const std::int64_t num_ranks = parallel.data.value_or(1) * parallel.tensor * parallel.pipeline;
+  const std::int64_t num_ranks = parallel.data.value_or(1) * parallel.ranks_of_data();
   const Cluster own = has_cluster_file(config)      ? load_cluster(config.cluster.file)
                       : config.cluster.file.empty() ? local_cluster(num_ranks)
                                                     : machine_cluster();

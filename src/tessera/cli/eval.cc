@@ -302,9 +302,10 @@ void add_eval(CLI::App& app) {
   command.add_flag("--json", options->json, "Print the result as one JSON object");
   command.footer(
       "It runs on one rank, or on those that mpirun or srun started; --parallel.ranks=4 and other\n"
-      "keys of [parallel], [pipeline], [state], [cluster] and [comm], and --run.threads, lay it\n"
-      "out as they do a training. How the model was trained does not matter, but that it runs\n"
-      "on a GPU if it was trained on one and one is here, unless --run.device says otherwise.");
+      "keys of [parallel], [context], [pipeline], [state], [cluster] and [comm], and\n"
+      "--run.threads, lay it out as they do a training. How the model was trained does not\n"
+      "matter, but that it runs on a GPU if it was trained on one and one is here, unless\n"
+      "--run.device says otherwise.");
   // What the parser does not know are overrides, which the config checks.
   command.allow_extras();
   command.callback([&command, options, of_data] {

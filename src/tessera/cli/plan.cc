@@ -148,7 +148,8 @@ void add_plan(CLI::App& app) {
           "--allow",
           options->allow,
           "Also plans whose numbers differ: a list of int8 and int4, on the wire, and float8; "
-          "overlap: also state one or two layers ahead; recompute: also its other kinds")
+          "context: also ranks that share sequences; overlap: also state one or two layers ahead; "
+          "recompute: also its other kinds")
       ->type_name("FORMATS");
   command
       .add_option("--why",

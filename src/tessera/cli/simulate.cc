@@ -136,8 +136,7 @@ std::string software_text(const SimulateOptions& options) {
 SimulatedRun simulated_programs(const RunArguments& arguments, const SimulateOptions& options) {
   RunConfig config = load(arguments, options, ConfigUse::kLayout);
   if (!config.parallel.data) {
-    config.parallel.data =
-        config.parallel.ranks.value_or(1) / (config.parallel.tensor * config.parallel.pipeline);
+    config.parallel.data = config.parallel.ranks.value_or(1) / config.parallel.ranks_of_data();
   }
   std::vector<Program> programs;
   for (const std::filesystem::path& file : options.programs) {

@@ -132,8 +132,8 @@ TEST(ParseConfig, KeysOfANewerVersionAreSaidToBe) {
 
 // Keys that would change nothing yet are refused, not ignored.
 TEST(ParseConfig, RefusesWhatDoesNotExistYet) {
-  EXPECT_EQ(parse_error("[parallel]\ncontext = 2\n"),
-            "run.toml:2:1: unknown key \"parallel.context\"");
+  EXPECT_EQ(parse_error("[parallel]\nexpert = 2\n"),
+            "run.toml:2:1: unknown key \"parallel.expert\"");
   EXPECT_EQ(parse_error("[device]\nname = \"cuda\"\n"), "run.toml:1:2: unknown section \"device\"");
 }
 

@@ -129,7 +129,9 @@ RunConfig unusual_config() {
                  .moments = DType::kBF16,
                  .gradients = DType::kBF16};
   c.schedule = {.warmup = 1, .decay_ratio = 0.1, .decay = Decay::kSqrt, .floor = 1};
-  c.parallel = {.ranks = 16, .data = 4, .tensor = 2, .sequence_parallel = false, .pipeline = 2};
+  c.parallel = {
+      .ranks = 32, .data = 4, .tensor = 2, .sequence_parallel = false, .context = 2, .pipeline = 2};
+  c.context = {.kind = ContextKind::kUlysses, .balance = ContextBalance::kZigzag};
   c.pipeline = {
       .schedule = "zb-v", .chunks = 2, .layers = std::vector<std::int64_t>{3, 0, 2}, .slices = 4};
   c.state = {.preset = "ddp",

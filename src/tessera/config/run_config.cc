@@ -130,6 +130,11 @@ std::string_view to_string(Float8Recipe recipe) {
   return "?";
 }
 
+ContextLayout ContextSection::layout() const {
+  const auto usual = kind == ContextKind::kGather ? ContextBalance::kZigzag : ContextBalance::kNone;
+  return {.kind = kind, .balance = balance.value_or(usual)};
+}
+
 bool is_table(const PipelineSection& pipeline) {
   return without_capitals(pipeline.schedule).ends_with(".csv");
 }

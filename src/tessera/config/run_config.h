@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "tessera/ir/dtype.h"
+#include "tessera/mesh/context_order.h"
 #include "tessera/mesh/placement.h"
 #include "tessera/models/model_section.h"
 #include "tessera/optim/schedule.h"
@@ -137,8 +138,23 @@ struct ParallelSection {
   std::optional<std::int64_t> data;   // empty = the ranks that the other degrees leave
   std::int64_t tensor = 1;
   bool sequence_parallel = true;
+  std::int64_t context = 1;
   std::int64_t pipeline = 1;
+
+  // Ranks of each data rank, which read the same sequences.
+  std::int64_t ranks_of_data() const { return tensor * context * pipeline; }
+
   bool operator==(const ParallelSection&) const = default;
+};
+
+// How the context ranks share each sequence.
+struct ContextSection {
+  ContextKind kind = ContextKind::kGather;
+  std::optional<ContextBalance> balance = {};  // empty = zigzag where it balances anything
+
+  ContextLayout layout() const;
+
+  bool operator==(const ContextSection&) const = default;
 };
 
 // How the ranks along the pipeline share the layers and the microbatches.
@@ -240,6 +256,7 @@ struct RunConfig {
   OptimizerSection optimizer;
   Schedule schedule;
   ParallelSection parallel;
+  ContextSection context;
   PipelineSection pipeline;
   StateSection state;
   CommSection comm;

@@ -16,12 +16,13 @@ ConfigSection parallel() {
   return section(
       "parallel",
       &RunConfig::parallel,
-      "How the ranks divide the work. data * tensor * pipeline = ranks.",
+      "How the ranks divide the work. data * context * tensor * pipeline = ranks.",
       {row("ranks",
            &S::ranks,
            codec::size(),
            "Ranks of the run: threads of this process, or the processes that mpirun or srun "
-           "started. Left out: what the launcher started, else data x tensor x pipeline."),
+           "started. Left out: what the launcher started, else data x context x tensor x "
+           "pipeline."),
        row("data",
            &S::data,
            codec::size(),
@@ -38,6 +39,13 @@ ConfigSection parallel() {
            "cut: less memory, and a fifth to a quarter more bytes between them, since backward "
            "gathers "
            "again what forward did not keep."),
+       row("context",
+           &S::context,
+           codec::size(),
+           "Parts of each sequence, for those that are longer than a rank has memory for: "
+           "attention "
+           "gathers keys and values, which pays where their heads are few. Parameters are cut over "
+           "these ranks as over data ranks."),
        row("pipeline",
            &S::pipeline,
            codec::size(),
@@ -45,6 +53,28 @@ ConfigSection parallel() {
            "microbatches at a time. On the CPU results are bitwise the same with any number, at "
            "equal "
            "run.threads.")});
+}
+
+ConfigSection context() {
+  using S = ContextSection;
+  return section(
+      "context",
+      &RunConfig::context,
+      "How context ranks share each sequence. Of parallel.context > 1.",
+      {row("kind",
+           &S::kind,
+           codec::choice({ContextKind::kGather, ContextKind::kUlysses}),
+           "Each rank gathers all keys and values for its own queries (gather), or ranks exchange "
+           "tokens for heads in attention, and back (ulysses): less traffic with many ranks. It "
+           "needs key/value heads that divide by parallel.tensor * "
+           "parallel.context."),
+       row("balance",
+           &S::balance,
+           codec::choice({ContextBalance::kZigzag, ContextBalance::kNone}),
+           "Which tokens each rank has: two pieces, so that all have equal work in causal "
+           "attention "
+           "(zigzag), or one run, so that fewer documents are cut (none). Left out: zigzag; "
+           "ulysses has none.")});
 }
 
 ConfigSection pipeline() {
@@ -314,6 +344,7 @@ ConfigSection passes() {
 
 std::vector<ConfigSection> execution_sections() {
   return {parallel(),
+          context(),
           pipeline(),
           state(),
           comm(),

@@ -1,6 +1,8 @@
 #include <algorithm>
+#include <initializer_list>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "tessera/base/error.h"
@@ -92,6 +94,28 @@ void validate_tensor(const RunConfig& config) {
   };
   require_divides("model.heads", config.model.heads);
   require_divides("model.kv_heads", config.model.kv_heads);
+}
+
+// The heads that tensor ranks leave are exchanged for tokens.
+void validate_exchanged_heads(const RunConfig& config) {
+  const std::int64_t context = config.parallel.context;
+  const std::optional<std::int64_t> heads =
+      config.model.kv_heads ? config.model.kv_heads : config.model.heads;
+  if (context == 1 || config.context.kind != ContextKind::kUlysses || !heads) {
+    return;
+  }
+  const std::int64_t left = *heads / config.parallel.tensor;
+  TESSERA_REQUIRE(left % context == 0,
+                  ErrorCode::kInvalidConfig,
+                  "{}: found {}, expected with context.kind = \"ulysses\" a divisor of the {} that "
+                  "parallel.tensor = {} leaves of {} = {}: {} takes any number",
+                  placed(config, "parallel.context"),
+                  context,
+                  format_plural(left, "head"),
+                  config.parallel.tensor,
+                  config.model.kv_heads ? "model.kv_heads" : "model.heads",
+                  *heads,
+                  "context.kind = \"gather\"");
 }
 
 void require_files(const RunConfig& config,
@@ -294,16 +318,16 @@ void validate_gradients(const RunConfig& config) {
                   "{}: found bf16, with train.dtype = \"{}\": expected f32",
                   placed(config, "optimizer.gradients"),
                   name(config.train.dtype));
-  const std::int64_t data = config.parallel.data.value_or(1);
-  TESSERA_REQUIRE(
-      is_f32 || (data == 1 && config.train.global_batch == config.train.microbatch),
-      ErrorCode::kInvalidConfig,
-      "{}: found bf16, which are not added up, with {} data ranks and train.global_batch "
-      "= {} in microbatches of {}: expected f32, or one of each",
-      placed(config, "optimizer.gradients"),
-      data,
-      config.train.global_batch,
-      config.train.microbatch);
+  const std::int64_t data = config.parallel.data.value_or(1) * config.parallel.context;
+  TESSERA_REQUIRE(is_f32 || (data == 1 && config.train.global_batch == config.train.microbatch),
+                  ErrorCode::kInvalidConfig,
+                  "{}: found bf16, which are not added up, with {} data and context ranks and "
+                  "train.global_batch "
+                  "= {} in microbatches of {}: expected f32, or one of each",
+                  placed(config, "optimizer.gradients"),
+                  data,
+                  config.train.global_batch,
+                  config.train.microbatch);
 }
 
 void validate_schedule(const RunConfig& config) {
@@ -344,11 +368,23 @@ void validate_pipeline(const RunConfig& config) {
                   config.data.sequence_length);
 }
 
-// What of `ranks` the tensor ranks leave.
-void require_pipeline_divides(const RunConfig& config, std::int64_t ranks) {
-  const std::int64_t pipeline = config.parallel.pipeline;
-  const std::int64_t left = ranks / config.parallel.tensor;
-  if (left % pipeline == 0) {
+// "parallel.tensor = 2 and parallel.context = 2" of those degrees that are more than 1.
+std::string list_degrees(std::initializer_list<std::pair<std::string_view, std::int64_t>> degrees) {
+  std::string text;
+  for (const auto& [key, degree] : degrees) {
+    if (degree > 1) {
+      text += format("{}{} = {}", text.empty() ? "" : " and ", key, degree);
+    }
+  }
+  return text;
+}
+
+// What of `ranks` the degrees of `taken` leave.
+void require_divides(const RunConfig& config,
+                     std::pair<std::string_view, std::int64_t> degree,
+                     std::int64_t left,
+                     const std::string& taken) {
+  if (left % degree.second == 0) {
     return;
   }
   std::string divisors = format("{}", left);
@@ -359,19 +395,43 @@ void require_pipeline_divides(const RunConfig& config, std::int64_t ranks) {
       separator = ", ";
     }
   }
+  const bool takes_more = taken.find(" and ") != std::string::npos;
   fail(ErrorCode::kInvalidConfig,
        "{} = {} does not divide {}{}; {} {}",
-       placed(config, "parallel.pipeline"),
-       pipeline,
-       config.parallel.tensor > 1
-           ? format("the {} that parallel.tensor = {} leaves of ", left, config.parallel.tensor)
-           : "",
-       format_plural(ranks, "rank"),
+       placed(config, degree.first),
+       degree.second,
+       taken.empty()
+           ? ""
+           : format("the {} that {} {} of ", left, taken, takes_more ? "leave" : "leaves"),
+       format_plural(*config.parallel.ranks, "rank"),
        divisors,
        divisors.find(' ') == std::string::npos ? "does" : "do");
 }
 
 }  // namespace
+
+std::int64_t context_unit(const RunConfig& config) {
+  const ParallelSection& parallel = config.parallel;
+  return sequence_unit(parallel.context,
+                       config.context.layout().balance,
+                       parallel.sequence_parallel ? parallel.tensor : 1);
+}
+
+void require_context_length(const RunConfig& config, std::string_view name, std::int64_t length) {
+  const std::int64_t unit = context_unit(config);
+  const std::int64_t factor = unit / config.parallel.context;
+  const std::int64_t below = length / unit * unit;
+  TESSERA_REQUIRE(length % unit == 0,
+                  ErrorCode::kInvalidConfig,
+                  "{} = {} is not a multiple of {} ({}parallel.context); {}{} {}",
+                  placed(config, name),
+                  length,
+                  unit,
+                  factor > 1 ? format("{} * ", factor) : "",
+                  below > 0 ? format("{} or ", below) : "",
+                  below + unit,
+                  below > 0 ? "are" : "is");
+}
 
 void validate_degrees(const RunConfig& config) {
   const ParallelSection& parallel = config.parallel;
@@ -379,19 +439,20 @@ void validate_degrees(const RunConfig& config) {
     return;
   }
   const std::int64_t ranks = *parallel.ranks;
-  const std::int64_t of_data = parallel.tensor * parallel.pipeline;  // ranks per data rank
+  const std::int64_t of_data = parallel.ranks_of_data();
   if (parallel.data) {
-    TESSERA_REQUIRE(
-        *parallel.data * of_data == ranks,
-        ErrorCode::kInvalidConfig,
-        "{}: found {}, which with parallel.tensor = {}{} makes {} ranks, expected "
-        "parallel.ranks = {}; leave parallel.data out to take the ranks that are left",
-        placed(config, "parallel.data"),
-        *parallel.data,
-        parallel.tensor,
-        parallel.pipeline > 1 ? format(" and parallel.pipeline = {}", parallel.pipeline) : "",
-        *parallel.data * of_data,
-        ranks);
+    TESSERA_REQUIRE(*parallel.data * of_data == ranks,
+                    ErrorCode::kInvalidConfig,
+                    "{}: found {}, which with {} makes {} ranks, expected "
+                    "parallel.ranks = {}; leave parallel.data out to take the ranks that are left",
+                    placed(config, "parallel.data"),
+                    *parallel.data,
+                    of_data == 1 ? "parallel.tensor = 1"
+                                 : list_degrees({{"parallel.tensor", parallel.tensor},
+                                                 {"parallel.context", parallel.context},
+                                                 {"parallel.pipeline", parallel.pipeline}}),
+                    *parallel.data * of_data,
+                    ranks);
     return;
   }
   TESSERA_REQUIRE(ranks % parallel.tensor == 0,
@@ -400,7 +461,15 @@ void validate_degrees(const RunConfig& config) {
                   placed(config, "parallel.tensor"),
                   parallel.tensor,
                   ranks);
-  require_pipeline_divides(config, ranks);
+  require_divides(config,
+                  {"parallel.context", parallel.context},
+                  ranks / parallel.tensor,
+                  list_degrees({{"parallel.tensor", parallel.tensor}}));
+  require_divides(
+      config,
+      {"parallel.pipeline", parallel.pipeline},
+      ranks / parallel.tensor / parallel.context,
+      list_degrees({{"parallel.tensor", parallel.tensor}, {"parallel.context", parallel.context}}));
 }
 
 void validate_dropout(const RunConfig& config) {
@@ -413,12 +482,54 @@ void validate_dropout(const RunConfig& config) {
       config.train.dropout);
 }
 
+void validate_context(const RunConfig& config) {
+  const std::int64_t context = config.parallel.context;
+  if (context == 1) {
+    const bool is_kind = config.context.kind != ContextSection().kind;
+    TESSERA_REQUIRE(config.context == ContextSection(),
+                    ErrorCode::kInvalidConfig,
+                    "{}: has no effect with parallel.context = 1: set that to 2 or more, or leave "
+                    "[context] out",
+                    placed(config, is_kind ? "context.kind" : "context.balance"));
+    return;
+  }
+  require_context_length(config, "data.sequence_length", config.data.sequence_length);
+  TESSERA_REQUIRE(config.context.kind != ContextKind::kUlysses ||
+                      config.context.balance != ContextBalance::kZigzag,
+                  ErrorCode::kInvalidConfig,
+                  "{}: found \"zigzag\", expected \"none\" with context.kind = \"ulysses\": in its "
+                  "attention each rank has all tokens",
+                  placed(config, "context.balance"));
+  const bool is_one_op =
+      config.passes.attention == AttentionOps::kFlash && !config.model.alibi.value_or(false);
+  TESSERA_REQUIRE(config.context.kind != ContextKind::kUlysses || is_one_op,
+                  ErrorCode::kInvalidConfig,
+                  "{}: found \"ulysses\", expected \"gather\" where attention is several ops "
+                  "(passes.attention, model.alibi)",
+                  placed(config, "context.kind"));
+  TESSERA_REQUIRE(config.pipeline.slices == 1,
+                  ErrorCode::kInvalidConfig,
+                  "{}: found {}, expected 1 with parallel.context = {}, whose ranks have tokens "
+                  "from all over a sequence",
+                  placed(config, "pipeline.slices"),
+                  config.pipeline.slices,
+                  context);
+  TESSERA_REQUIRE(config.train.dropout == 0.0,
+                  ErrorCode::kInvalidConfig,
+                  "{}: found {}, expected 0 with parallel.context = {}: what is dropped depends on "
+                  "a token's place in its sequence, which a context rank does not know",
+                  placed(config, "train.dropout"),
+                  config.train.dropout,
+                  context);
+}
+
 void validate_run(const RunConfig& config, ConfigUse use) {
   if (use == ConfigUse::kRun) {
     validate_inputs(config);
   }
   validate_degrees(config);
   validate_pipeline(config);
+  validate_context(config);
   validate_batch(config);
   validate_lora(config);
   validate_float8(config);
@@ -440,6 +551,7 @@ void validate(const RunConfig& config, ConfigUse use) {
   }
   validate_heads(config);
   validate_tensor(config);
+  validate_exchanged_heads(config);
   validate_vocabulary(config);
   validate_float8_layers(config);
   if (use == ConfigUse::kRun) {

@@ -164,6 +164,64 @@ TEST(Validate, Degrees) {
             "parallel.tensor: found 4, expected a divisor of parallel.ranks = 6");
 }
 
+TEST(Validate, ContextRanksDivideRanksTokensAndHeads) {
+  const auto error =
+      [](const ParallelSection& parallel, std::int64_t length, const ContextSection& context = {}) {
+        RunConfig config = valid_config();
+        config.parallel = parallel;
+        config.context = context;
+        config.data.sequence_length = length;
+        config.model.heads = 8;
+        config.model.kv_heads = 4;
+        config.model.dim = 64;
+        return config_error([&] { validate(config); });
+      };
+  EXPECT_EQ(error({.ranks = 8, .data = std::nullopt, .context = 3}, 48),
+            "parallel.context = 3 does not divide 8 ranks; 2, 4 or 8 do");
+  EXPECT_EQ(error({.ranks = 8, .data = std::nullopt, .tensor = 2, .context = 2, .pipeline = 3}, 48),
+            "parallel.pipeline = 3 does not divide the 2 that parallel.tensor = 2 and "
+            "parallel.context = 2 leave of 8 ranks; 2 does");
+  EXPECT_EQ(error({.ranks = 8, .data = std::nullopt, .context = 8}, 1000),
+            "data.sequence_length = 1000 is not a multiple of 16 (2 * parallel.context); 992 or "
+            "1008 are");
+  EXPECT_EQ(
+      error(
+          {.ranks = 8, .data = std::nullopt, .context = 8}, 5, {.balance = ContextBalance::kNone}),
+      "data.sequence_length = 5 is not a multiple of 8 (parallel.context); 8 is");
+  EXPECT_EQ(error({.ranks = 8, .data = std::nullopt, .tensor = 4, .context = 2}, 12),
+            "data.sequence_length = 12 is not a multiple of 8 (4 * parallel.context); 8 or 16 are");
+  EXPECT_EQ(
+      error({.ranks = 8, .data = std::nullopt, .context = 8}, 32, {.kind = ContextKind::kUlysses}),
+      "parallel.context: found 8, expected with context.kind = \"ulysses\" a divisor of the 4 "
+      "heads that parallel.tensor = 1 leaves of model.kv_heads = 4: context.kind = "
+      "\"gather\" takes any number");
+  EXPECT_EQ(
+      error({.ranks = 2, .data = std::nullopt}, 32, {.kind = ContextKind::kUlysses}),
+      "context.kind: has no effect with parallel.context = 1: set that to 2 or more, or leave "
+      "[context] out");
+}
+
+TEST(Validate, ContextRanksKnowNoPlacesInSequences) {
+  RunConfig config = valid_config();
+  config.parallel = {.ranks = 4, .data = std::nullopt, .context = 2, .pipeline = 2};
+  config.data.sequence_length = 32;
+  config.pipeline.slices = 2;
+  EXPECT_EQ(config_error([&] { validate(config); }),
+            "pipeline.slices: found 2, expected 1 with parallel.context = 2, whose ranks have "
+            "tokens from all over a sequence");
+  config.pipeline.slices = 1;
+  config.passes.attention = AttentionOps::kUnfused;
+  config.context.kind = ContextKind::kUlysses;
+  EXPECT_EQ(config_error([&] { validate(config); }),
+            "context.kind: found \"ulysses\", expected \"gather\" where attention is several ops "
+            "(passes.attention, model.alibi)");
+  config.context.kind = ContextKind::kGather;
+  config.train.dropout = 0.1;
+  EXPECT_EQ(config_error([&] { validate(config); }),
+            "train.dropout: found 0.1, expected 0 with parallel.context = 2: what is dropped "
+            "depends on a token's place in its sequence, which a context rank does not know");
+}
+
 TEST(Validate, PipelineDegrees) {
   const auto error = [](std::int64_t ranks, std::int64_t tensor, std::int64_t pipeline) {
     RunConfig config = valid_config();

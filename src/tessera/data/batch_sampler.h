@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "tessera/data/rotation.h"
+#include "tessera/mesh/context_order.h"
 
 namespace tessera {
 
@@ -47,6 +48,7 @@ struct BatchShare {
   std::int64_t rows = 1;      // of a microbatch on each rank
   std::int64_t num_data = 1;  // ranks that read different sequences
   std::int64_t place = 0;     // this rank's among them
+  ContextPart tokens = {};    // of each sequence
 };
 
 // The share's rows of microbatch `microbatch`, which counts from 0: a microbatch is the next

@@ -8,6 +8,7 @@
 #include "tessera/base/units.h"
 #include "tessera/plan/compile.h"
 #include "tessera/plan/graphs.h"
+#include "tessera/program/step_names.h"
 
 namespace tessera {
 namespace {
@@ -97,13 +98,13 @@ void CachedModel::run(Step& step,
                       std::span<const std::span<const std::int32_t>> tokens,
                       std::int64_t first) {
   // All of them: what lies there may be another program's.
-  const std::span<std::int32_t> key_positions = step.input("key_positions");
+  const std::span<std::int32_t> key_positions = step.input(step_names::kKeyPositions);
   const auto rows = static_cast<std::size_t>(options_.sequence_length);
   for (std::size_t begin = 0; begin < key_positions.size(); begin += rows) {
     const std::span<std::int32_t> sequence = key_positions.subspan(begin, rows);
     std::iota(sequence.begin(), sequence.end(), 0);
   }
-  std::ranges::fill(step.input("key_documents"), 0);
+  std::ranges::fill(step.input(step_names::kKeyDocuments), 0);
   std::ranges::fill(step.input("documents"), 0);
   std::vector<bool> ends(tokens.size(), false);
   for (std::size_t i = 0; i < tokens.size(); ++i) {

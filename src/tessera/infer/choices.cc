@@ -69,41 +69,33 @@ std::int64_t num_inputs(const Item& item) {
   return static_cast<std::int64_t>(item.encoded.tokens.size()) - 1;
 }
 
-// Row `row`: all tokens but the last, padded on the right; labels are the ending's tokens. Of a
-// context that is too long the front is cut off. Inputs that the program has not stay away.
-void load_item(Executor& executor, std::int64_t row, std::int64_t microbatch, const Item& item) {
-  load_empty_row(executor, row, microbatch);
-  const auto find = [&](std::string_view input) {
-    return find_input_row(executor, input, row, microbatch);
-  };
-  const std::span<std::int32_t> positions = find(step_names::kPositions);
-  std::iota(positions.begin(), positions.end(), 0);
+// All tokens but the last, padded on the right to `length`; labels are the ending's tokens. Of a
+// context that is too long the front is cut off.
+SequenceRow row_of(const Item& item, std::int64_t length) {
+  SequenceRow row = empty_row(length);
   const std::span<const std::int32_t> tokens(item.encoded.tokens);
-  if (const std::span<std::int32_t> inputs = find(step_names::kTokens); !inputs.empty()) {
-    const std::size_t count = std::min(inputs.size(), tokens.size() - 1);
-    std::ranges::copy(tokens.last(count + 1).first(count), inputs.begin());
-  }
-  if (const std::span<std::int32_t> labels = find(step_names::kLabels); !labels.empty()) {
-    const std::size_t count = std::min(labels.size(), tokens.size() - 1);
-    const std::size_t own = item.encoded.own;
-    std::ranges::copy(tokens.last(own), labels.begin() + static_cast<std::ptrdiff_t>(count - own));
-  }
+  const std::size_t count = std::min(row.tokens.size(), tokens.size() - 1);
+  std::ranges::copy(tokens.last(count + 1).first(count), row.tokens.begin());
+  const std::size_t own = item.encoded.own;
+  std::ranges::copy(tokens.last(own),
+                    row.labels.begin() + static_cast<std::ptrdiff_t>(count - own));
+  return row;
 }
 
 // The nats of every item, on all ranks.
 std::vector<double> score_items(Evaluator& evaluator,
                                 const std::vector<Item>& items,
+                                std::int64_t length,
                                 const OnEvalProgress& progress) {
   const auto total = static_cast<std::int64_t>(items.size());
   std::vector<double> nats;
   double sum = 0;
   std::int64_t tokens = 0;
   while (nats.size() < items.size()) {
-    const auto load =
-        [&](Executor& executor, std::int64_t row, std::int64_t microbatch, std::int64_t i) {
-          load_item(executor, row, microbatch, items[static_cast<std::size_t>(i)]);
-        };
-    for (const double loss : evaluator.losses(std::ssize(nats), total, load)) {
+    const auto read = [&](std::int64_t i) {
+      return row_of(items[static_cast<std::size_t>(i)], length);
+    };
+    for (const double loss : evaluator.losses(std::ssize(nats), total, read)) {
       tokens += static_cast<std::int64_t>(items[nats.size()].encoded.own);
       sum += loss;
       nats.push_back(loss);
@@ -172,10 +164,10 @@ ChoicesResult score_choices(const TrainedModel& model,
   const std::int64_t limit = model.config.data.sequence_length;
   const std::int64_t longest = num_inputs(*std::ranges::max_element(items, {}, num_inputs));
   const std::int64_t length =
-      std::min(limit, (longest + kLengthStep - 1) / kLengthStep * kLengthStep);
+      ranks.whole_length(std::min(limit, (longest + kLengthStep - 1) / kLengthStep * kLengthStep));
   std::vector<double> nats;  // of each ending
   ranks.run(length, [&](Evaluator& evaluator, bool keeps) {
-    std::vector<double> found = score_items(evaluator, items, progress);
+    std::vector<double> found = score_items(evaluator, items, length, progress);
     if (keeps) {
       nats = std::move(found);
     }

@@ -93,11 +93,7 @@ LossResult evaluate_loss(const TrainedModel& model,
     LossResult found{.documents = source.num_documents()};
     for (std::int64_t first = 0; first < total; first += evaluator.num_sequences()) {
       const std::vector<double> losses = evaluator.losses(
-          first,
-          total,
-          [&](Executor& executor, std::int64_t row, std::int64_t microbatch, std::int64_t i) {
-            load_row(executor, source, i, row, microbatch);
-          });
+          first, total, [&](std::int64_t sequence) { return read_row(source, sequence); });
       found.nats = std::accumulate(losses.begin(), losses.end(), found.nats);
       const std::int64_t done = first + std::ssize(losses);
       for (std::int64_t i = first; i < done; ++i) {

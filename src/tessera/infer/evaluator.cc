@@ -13,7 +13,6 @@
 #include "tessera/base/format.h"
 #include "tessera/base/log.h"
 #include "tessera/config/config.h"
-#include "tessera/dataset/input_rows.h"
 #include "tessera/launch/rank_launch.h"
 #include "tessera/plan/compile.h"
 #include "tessera/plan/graphs.h"
@@ -29,7 +28,8 @@ constexpr std::int64_t kTokens = 2048;
 constexpr std::int64_t kMaxRows = 32;
 
 bool says_ranks(std::string_view override) {
-  constexpr std::array<std::string_view, 8> kKeys = {"--parallel.",
+  constexpr std::array<std::string_view, 9> kKeys = {"--parallel.",
+                                                     "--context.",
                                                      "--pipeline.",
                                                      "--state.",
                                                      "--cluster.",
@@ -56,6 +56,7 @@ std::int64_t pipeline_microbatches(const RunConfig& config) {
 RunConfig evaluation_config(const TrainedModel& trained, std::span<const std::string> overrides) {
   RunConfig config = trained.config;
   config.parallel = {};
+  config.context = {};
   config.pipeline = {};
   config.state = {};
   config.cluster = {};
@@ -69,15 +70,25 @@ RunConfig evaluation_config(const TrainedModel& trained, std::span<const std::st
     TESSERA_REQUIRE(says_ranks(override),
                     ErrorCode::kInvalidConfig,
                     "{}: expected a key that says on what ranks the evaluation runs: one of "
-                    "[parallel], [pipeline], [state], [cluster] or [comm], "
+                    "[parallel], [context], [pipeline], [state], [cluster] or [comm], "
                     "checkpoint.deadline_seconds, run.device or run.threads",
                     override);
   }
   config = resolve_ranks(std::move(config));
   // The batches and gradients of training are none of an evaluation's.
   config.optimizer.gradients = DType::kF32;
+  config.train.dropout = 0.0;
   config.train.global_batch =
       config.train.microbatch * config.parallel.data.value_or(1) * pipeline_microbatches(config);
+  const std::int64_t unit = context_unit(config);
+  TESSERA_REQUIRE(
+      config.data.sequence_length % unit == 0,
+      ErrorCode::kInvalidConfig,
+      "parallel.context = {}: the model's sequences of {} tokens are no multiple of {}, "
+      "expected context ranks that can share them",
+      config.parallel.context,
+      config.data.sequence_length,
+      unit);
   validate(config);
   return config;
 }
@@ -87,6 +98,7 @@ Evaluator::Evaluator(const EvaluatorSetup& setup, World& world)
       world_(world),
       all_(control_group(world)),
       place_(data_place(setup.layout.mesh, world.rank())),
+      part_(context_part(setup.layout, world.rank())),
       backend_(world, setup.layout.mesh, setup.model.config),
       executor_(setup.programs.of(world.rank()), *backend_) {
   Patience patience(*all_, "loading the model", setup.model.config.checkpoint.deadline_seconds);
@@ -101,11 +113,11 @@ Evaluator::Evaluator(const EvaluatorSetup& setup, World& world)
   patience.wait();
 }
 
-std::vector<double> Evaluator::losses(std::int64_t first, std::int64_t total, const LoadRow& load) {
+std::vector<double> Evaluator::losses(std::int64_t first, std::int64_t total, const ReadRow& read) {
   const std::int64_t count = std::min(num_sequences(), total - first);
   const std::int64_t microbatches = (count + num_rows() - 1) / num_rows();
   for (std::int64_t m = 0; m < microbatches; ++m) {
-    load_rows(first + m * num_rows(), total, m, load);
+    load_rows(first + m * num_rows(), total, m, read);
   }
   executor_.run(microbatches);
   const std::int64_t rows = setup_.num_rows;
@@ -137,11 +149,11 @@ std::vector<double> Evaluator::losses(std::int64_t first, std::int64_t total, co
 void Evaluator::load_rows(std::int64_t first,
                           std::int64_t total,
                           std::int64_t microbatch,
-                          const LoadRow& load) {
+                          const ReadRow& read) {
   for (std::int64_t row = 0; row < setup_.num_rows; ++row) {
     const std::int64_t sequence = first + place_ * setup_.num_rows + row;
     if (sequence < total) {
-      load(executor_.executor(), row, microbatch, sequence);
+      write_row(executor_.executor(), read(sequence), part_, row, microbatch);
     } else {
       load_empty_row(executor_.executor(), row, microbatch);
     }
@@ -176,6 +188,11 @@ void EvaluatorRanks::meet(const std::optional<Error>& error) {
     patience_->wait();
     require_none_failed(*world_, error);
   }
+}
+
+std::int64_t EvaluatorRanks::whole_length(std::int64_t length) const {
+  const std::int64_t unit = context_unit(model_.config);
+  return (length + unit - 1) / unit * unit;
 }
 
 void EvaluatorRanks::run(std::int64_t length,

@@ -13,6 +13,7 @@
 #include "tessera/comm/communicator.h"
 #include "tessera/comm/mpi/mpi_launch.h"
 #include "tessera/config/run_config.h"
+#include "tessera/dataset/input_rows.h"
 #include "tessera/infer/trained_model.h"
 #include "tessera/launch/patience.h"
 #include "tessera/launch/rank_backend.h"
@@ -25,9 +26,10 @@
 namespace tessera {
 
 // The config of a trained model, for its evaluation on the ranks that `overrides` name
-// ("--parallel.ranks=4"): [parallel], [pipeline], [state], [cluster], [comm] and run.threads say
-// nothing of the training, but are those of a run file without them, and run.device is the model's.
-// So it is one rank, or as many as a launcher started. Errors: kInvalidConfig, for other keys too.
+// ("--parallel.ranks=4"): [parallel], [context], [pipeline], [state], [cluster], [comm] and
+// run.threads say nothing of the training, but are those of a run file without them, and run.device
+// is the model's. So it is one rank, or as many as a launcher started. Errors: kInvalidConfig, for
+// other keys too.
 RunConfig evaluation_config(const TrainedModel& trained, std::span<const std::string> overrides);
 
 // What the ranks of a process share; all of it outlives them.
@@ -41,8 +43,8 @@ struct EvaluatorSetup {
 };
 
 // One rank of those that say how well a trained model predicts sequences: as many at a time as make
-// good use of the machine. Those that read the same sequences (tensor parallelism) share the work
-// of each.
+// good use of the machine. Those that read the same sequences (context and tensor parallelism)
+// share the work of each.
 class Evaluator {
  public:
   // Loads this rank's part of the weights. Every rank makes one, on its own thread. Errors: as
@@ -55,16 +57,15 @@ class Evaluator {
   // Sequences at a time, of all ranks.
   std::int64_t num_sequences() const { return num_rows() * executor_.num_microbatches(); }
 
-  // Fills row `row` of a microbatch with sequence number `sequence`: those of the inputs tokens,
-  // labels, positions and documents that the program has. A label below 0 does not count.
-  using LoadRow = std::function<void(
-      Executor& executor, std::int64_t row, std::int64_t microbatch, std::int64_t sequence)>;
+  // The ids of sequence number `sequence`, as many as run() was told. A label below 0 does not
+  // count.
+  using ReadRow = std::function<SequenceRow(std::int64_t sequence)>;
 
   // Of sequences first, first + 1, .. (num_sequences() of them, or up to `total`), the sum over the
   // labels that count of -log p(label), in nats. Every rank calls it with the same numbers and gets
-  // the same; `load` is called for this rank's sequences. Errors: what `load`, kernels and
+  // the same; `read` is called for this rank's sequences. Errors: what `read`, kernels and
   // collectives throw.
-  std::vector<double> losses(std::int64_t first, std::int64_t total, const LoadRow& load);
+  std::vector<double> losses(std::int64_t first, std::int64_t total, const ReadRow& read);
 
  private:
   // Of a microbatch, on all ranks.
@@ -73,13 +74,14 @@ class Evaluator {
   void load_rows(std::int64_t first,
                  std::int64_t total,
                  std::int64_t microbatch,
-                 const LoadRow& load);
+                 const ReadRow& read);
   std::vector<float> from_all(const std::vector<float>& own);
 
   const EvaluatorSetup& setup_;
   World& world_;
   std::unique_ptr<Communicator> all_;  // ranks
   std::int64_t place_;                 // among those that read other sequences
+  ContextPart part_;                   // of each of its own
   RankBackend backend_;
   LossExecutor executor_;
 };
@@ -105,6 +107,9 @@ class EvaluatorRanks {
       throw;
     }
   }
+
+  // The least number of tokens, at least `length`, that the ranks of a sequence can share.
+  std::int64_t whole_length(std::int64_t length) const;
 
   // Calls body(evaluator, keeps) as each rank of this process, for sequences of up to `length`
   // tokens; `keeps` is true for one of them, which may write what it finds where the caller sees

@@ -47,6 +47,11 @@ bool contains_all(const AxisSizes& axes, const AxisSizes& others) {
   return std::ranges::all_of(others, [&](const AxisSize& axis) { return contains(axes, axis); });
 }
 
+std::optional<AxisSizes> axes_beyond(const AxisSizes& axes, const AxisSizes& finer) {
+  const auto [end, rest] = std::ranges::mismatch(axes, finer);
+  return end == axes.end() ? std::optional(AxisSizes(rest, finer.end())) : std::nullopt;
+}
+
 std::int64_t num_ranks(const AxisSizes& axes) {
   std::int64_t product = 1;
   for (const AxisSize& axis : axes) {

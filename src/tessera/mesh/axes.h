@@ -2,6 +2,7 @@
 
 #include <compare>
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -48,6 +49,9 @@ std::string_view crossed_axis(const AxisSizes& axes, const ChannelPlaces& places
 
 bool contains(const AxisSizes& axes, const AxisSize& axis);
 bool contains_all(const AxisSizes& axes, const AxisSizes& others);
+
+// Those of `finer` after the first, where it begins with `axes`; none where it does not.
+std::optional<AxisSizes> axes_beyond(const AxisSizes& axes, const AxisSizes& finer);
 
 // Product of the sizes.
 std::int64_t num_ranks(const AxisSizes& axes);

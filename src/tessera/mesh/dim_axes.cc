@@ -46,7 +46,7 @@ std::vector<AxisSizes> axes_by_dim(const TensorType& type, const DimAxes& dims) 
 
 }  // namespace
 
-DimAxes dim_axes(const Mesh& mesh, bool sequence_parallel) {
+DimAxes dim_axes(const Mesh& mesh, bool sequence_parallel, ContextKind context) {
   DimAxes dims;
   for (const MeshAxis& axis : mesh.axes) {
     const AxisSize size{.name = axis.name, .size = axis.size};
@@ -55,18 +55,23 @@ DimAxes dim_axes(const Mesh& mesh, bool sequence_parallel) {
     }
     if (axis.group == AxisGroup::kData) {
       dims["batch"].axes.push_back(size);
+    } else if (axis.group == AxisGroup::kContext) {
+      dims["seq"].axes.push_back(size);
+      if (context == ContextKind::kUlysses) {
+        dims["heads"].weak.push_back(size);
+        dims["kv_heads"].weak.push_back(size);
+      }
     } else if (axis.group == AxisGroup::kTensor) {
       for (const char* dim : {"heads", "kv_heads", "mlp", "vocab"}) {
         dims[dim].axes.push_back(size);
       }
       if (sequence_parallel) {
-        dims["seq"].axes.push_back(size);
+        dims["seq"].weak.push_back(size);
       }
     }
   }
   for (auto& [name, cut] : dims) {
-    cut.weak = name == "seq";
-    cut.pads = name == "mlp" || name == "vocab" || name == "seq";
+    cut.pads = name == "mlp" || name == "vocab" || (name == "seq" && cut.axes.empty());
   }
   return dims;
 }
@@ -74,7 +79,7 @@ DimAxes dim_axes(const Mesh& mesh, bool sequence_parallel) {
 const AxisSizes& axes_of_dim(const Dim& dim, const DimAxes& dims) {
   static const AxisSizes kNone;
   const auto found = dims.find(dim.name);
-  return found == dims.end() || found->second.weak ? kNone : found->second.axes;
+  return found == dims.end() ? kNone : found->second.axes;
 }
 
 AxisSizes axes_of(const TensorType& type, const DimAxes& dims) {

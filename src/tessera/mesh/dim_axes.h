@@ -6,6 +6,7 @@
 
 #include "tessera/ir/tensor_type.h"
 #include "tessera/mesh/axes.h"
+#include "tessera/mesh/context_order.h"
 #include "tessera/mesh/layout.h"
 #include "tessera/mesh/mesh.h"
 
@@ -14,9 +15,10 @@ namespace tessera {
 // How a plan cuts the dims of one name.
 struct DimCut {
   AxisSizes axes = {};
-  // Only results, and only where nothing else uses the axes: no other dim of the value, no other
-  // factor of the node that makes or reads it. Sequence parallelism is such a cut.
-  bool weak = false;
+  // Further axes, which cut the parts that those make: only results, and only where nothing else
+  // uses these axes: no other dim of the value, no other factor of the node that makes or reads it.
+  // Sequence parallelism is such a cut.
+  AxisSizes weak = {};
   // Whether a bound that does not divide is padded with zeros at its end; else it is refused.
   bool pads = false;
 };
@@ -24,12 +26,15 @@ struct DimCut {
 // What a plan says about layouts: how it cuts dims, by their names.
 using DimAxes = std::map<std::string, DimCut, std::less<>>;
 
-// The cuts of a mesh: batches over the data axes; dims named "expert" over the axes that are marked
-// so; heads, kv_heads, mlp and vocab over the tensor axes, of which the last two are padded; with
-// sequence parallelism also seq, weakly.
-DimAxes dim_axes(const Mesh& mesh, bool sequence_parallel);
+// The cuts of a mesh: batches over the data axes; seq over the context axes; dims named "expert"
+// over the axes that are marked so; heads, kv_heads, mlp and vocab over the tensor axes, of which
+// the last two are padded; with sequence parallelism also seq, weakly, and padded where no context
+// axis cuts it; heads and kv_heads weakly over the context axes where `context` exchanges them.
+DimAxes dim_axes(const Mesh& mesh,
+                 bool sequence_parallel,
+                 ContextKind context = ContextKind::kGather);
 
-// The axes that cut a dim wherever it is named: none where its cut is weak.
+// The axes that cut a dim wherever it is named.
 const AxisSizes& axes_of_dim(const Dim& dim, const DimAxes& dims);
 
 // How a value of this global type lies by the names of its dims alone, as states and inputs do;

@@ -63,6 +63,9 @@ FactorRule::Factors& next_list(TextScanner& scanner, FactorRule& rule) {
   if (scanner.accept("rewrite")) {
     return rule.rewrite;
   }
+  if (scanner.accept("divide")) {
+    return rule.divide;
+  }
   scanner.expect("whole");
   return rule.whole;
 }
@@ -86,6 +89,9 @@ std::string to_string(const FactorRule& rule) {
   }
   if (!rule.rewrite.empty()) {
     text += format(" | rewrite {}", join(rule.rewrite, ", "));
+  }
+  if (!rule.divide.empty()) {
+    text += format(" | divide {}", join(rule.divide, ", "));
   }
   return text;
 }

@@ -12,7 +12,8 @@ namespace tessera {
 // name in it the factor of one dim; a factor is summed over where `reduce` names it, the largest is
 // taken over it where `max` does, it must not be split where `whole` names it, and where `rewrite`
 // names it may be split only in the form of the op that rewritten() gives (ops/op.h), whose kernel
-// knows its place among the shards or talks to them. Names are letters, digits and '_'.
+// knows its place among the shards or talks to them. One that `divide` names is split as far as a
+// plan says at all, even if nothing around the op is. Names are letters, digits and '_'.
 struct FactorRule {
   using Factors = std::vector<std::string>;  // of one tensor, a name a dim
 
@@ -22,6 +23,7 @@ struct FactorRule {
   Factors max;      // splitting one leaves the results partial maxima
   Factors whole;    // must not be split
   Factors rewrite;  // may be split, by another form of the op
+  Factors divide;   // is split weakly (DimCut), too
 
   friend bool operator==(const FactorRule&, const FactorRule&) = default;
 };

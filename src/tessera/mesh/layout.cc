@@ -8,7 +8,6 @@
 namespace tessera {
 namespace {
 
-constexpr std::string_view kZigzag = "zigzag";
 constexpr std::string_view kPad = "pad";
 constexpr std::string_view kPartial = "partial";
 
@@ -22,11 +21,6 @@ std::string_view name(PartialOp op) {
   return "unknown op";
 }
 
-// Equal pieces that the dim is cut into.
-std::int64_t num_pieces(const DimLayout& dim) {
-  return num_ranks(dim.axes) * (dim.order == DimOrder::kZigzag ? 2 : 1);
-}
-
 // Errors: kInvalidArgument for an axis used before.
 void use_axes(const AxisSizes& axes, std::set<std::string>& used) {
   for (const AxisSize& axis : axes) {
@@ -38,23 +32,22 @@ void use_axes(const AxisSizes& axes, std::set<std::string>& used) {
 }
 
 void verify(const DimLayout& layout, const Dim& dim) {
-  TESSERA_REQUIRE(
-      !layout.axes.empty() || (layout.order == DimOrder::kContiguous && layout.padding == 0),
-      ErrorCode::kInvalidArgument,
-      "a layout orders or pads dim {}, which no axis cuts",
-      dim.name);
+  TESSERA_REQUIRE(!layout.axes.empty() || layout.padding == 0,
+                  ErrorCode::kInvalidArgument,
+                  "a layout pads dim {}, which no axis cuts",
+                  dim.name);
   TESSERA_REQUIRE(!dim.count || layout.axes.empty(),
                   ErrorCode::kUnsupported,
                   "dim {} has a run-time count and cannot be cut over {}",
                   dim.name,
                   to_string(layout.axes));
-  TESSERA_REQUIRE(layout.padding >= 0 && (dim.bound + layout.padding) % num_pieces(layout) == 0,
+  TESSERA_REQUIRE(layout.padding >= 0 && (dim.bound + layout.padding) % num_ranks(layout.axes) == 0,
                   ErrorCode::kInvalidArgument,
                   "a layout pads {} = {} by {} for {} equal pieces",
                   dim.name,
                   dim.bound,
                   layout.padding,
-                  num_pieces(layout));
+                  num_ranks(layout.axes));
 }
 
 // One dim up to `terminator`, which is consumed.
@@ -67,13 +60,8 @@ DimLayout parse_dim(TextScanner& scanner, const Dim& dim, std::string_view termi
   }
   do {
     layout.axes.push_back(parse_axis(scanner));
-    if (scanner.accept(kZigzag)) {
-      layout.order = DimOrder::kZigzag;
-    }
     if (scanner.accept(kPad)) {
       layout.padding = scanner.integer();
-    }
-    if (layout.order == DimOrder::kZigzag || layout.padding != 0) {
       scanner.expect(terminator);
       return layout;
     }
@@ -120,7 +108,6 @@ std::string to_string(const Layout& layout, const TensorType& type) {
     const DimLayout& dim = layout.dims[i];
     text += format("{}{}", i == 0 ? "" : ", ", type.dims[i].name);
     text += dim.axes.empty() ? "" : format(": {}", to_string(dim.axes));
-    text += dim.order == DimOrder::kZigzag ? format(" {}", kZigzag) : "";
     text += dim.padding == 0 ? "" : format(" {} {}", kPad, dim.padding);
   }
   text += "]";

@@ -10,17 +10,11 @@
 
 namespace tessera {
 
-// Which elements of a dim a shard holds. Zigzag cuts the dim into twice as many pieces as shards
-// and gives shard i of n the pieces i and 2n - 1 - i, so that under a causal mask all shards of a
-// sequence have equal work.
-enum class DimOrder { kContiguous, kZigzag };
-
 enum class PartialOp { kSum, kMax };
 
 // How one dim is cut. No axes: whole on every rank.
 struct DimLayout {
-  AxisSizes axes = {};  // major first: innermost level first, as collectives take them
-  DimOrder order = DimOrder::kContiguous;
+  AxisSizes axes = {};       // major first: innermost level first, as collectives take them
   std::int64_t padding = 0;  // elements added behind the global bound so that it divides
 
   friend bool operator==(const DimLayout&, const DimLayout&) = default;
@@ -37,14 +31,14 @@ struct Layout {
 };
 
 // Errors: kInvalidArgument unless the layout has a DimLayout for each dim of `type`, names each
-// axis once over all dims and `partial`, pads each dim to equal shards, has order or padding only
-// where there are axes, and another op than the sum only where it is partial; kUnsupported where a
-// dim that is cut has a run-time count.
+// axis once over all dims and `partial`, pads each dim to equal shards, has padding only where
+// there are axes, and another op than the sum only where it is partial; kUnsupported where a dim
+// that is cut has a run-time count.
 void verify(const Layout& layout, const TensorType& type);
 
-// "[batch: data.pair=2 data.node=4, seq: context=2 zigzag, vocab: tensor=4 pad 3, embed] partial
-// sum(tensor=2)" on one line: the dims' names, the axes of each (major first), order and padding
-// where they are not the default, and the partial axes. Errors: as verify().
+// "[batch: data.pair=2 data.node=4, vocab: tensor=4 pad 3, embed] partial sum(tensor=2)" on one
+// line: the dims' names, the axes of each (major first), padding where there is some, and the
+// partial axes. Errors: as verify().
 std::string to_string(const Layout& layout, const TensorType& type);
 
 // The inverse of to_string(Layout). Errors: kInvalidArgument quoting the text.

@@ -27,12 +27,11 @@ std::string verify_error(const Layout& layout) {
 }
 
 TEST(LayoutText, SaysHowEachDimIsCut) {
-  const Layout layout = {.dims = {{.axes = {kNode, kCluster}},
-                                  {.axes = {kContext}, .order = DimOrder::kZigzag, .padding = 4},
-                                  {}},
-                         .partial = {kTensor}};
+  const Layout layout = {
+      .dims = {{.axes = {kNode, kCluster}}, {.axes = {kContext}, .padding = 4}, {}},
+      .partial = {kTensor}};
   const std::string text =
-      "[batch: data.node=2 data.cluster=3, seq: context=2 zigzag pad 4, embed] partial "
+      "[batch: data.node=2 data.cluster=3, seq: context=2 pad 4, embed] partial "
       "sum(tensor=2)";
   EXPECT_EQ(to_string(layout, activation()), text);
   EXPECT_EQ(parse_layout(text, activation()), layout);
@@ -42,7 +41,7 @@ TEST(LayoutText, ReadsBack) {
   for (const std::string_view text : {"[batch, seq, embed]",
                                       "[batch: data.node=2, seq: tensor=2 context=2, embed]",
                                       "[batch, seq, embed: tensor=4 pad 2]",
-                                      "[batch, seq: context=2 zigzag, embed: tensor=2]",
+                                      "[batch, seq: context=2, embed: tensor=2]",
                                       "[batch, seq, embed] partial sum(data.node=2 data.cluster=3)",
                                       "[batch, seq, embed] partial max(tensor=2)"}) {
     EXPECT_EQ(to_string(parse_layout(text, activation()), activation()), text);
@@ -62,9 +61,9 @@ TEST(LayoutText, RefusesWithThePlace) {
   EXPECT_EQ(parse_error("[batch: data, seq, embed]"),
             "line 1, column 13: found ', seq, embed]', expected '=' (layout \"[batch: data, seq, "
             "embed]\")");
-  EXPECT_EQ(parse_error("[batch, seq: context=2 zigzag tensor=2, embed]"),
-            "line 1, column 31: found 'tensor=2, embed]', expected ',' (layout \"[batch, seq: "
-            "context=2 zigzag tensor=2, embed]\")");
+  EXPECT_EQ(parse_error("[batch, seq: context=2 pad 4 tensor=2, embed]"),
+            "line 1, column 30: found 'tensor=2, embed]', expected ',' (layout \"[batch, seq: "
+            "context=2 pad 4 tensor=2, embed]\")");
   EXPECT_EQ(parse_error("[batch, seq, embed] partial mean(tensor=2)"),
             "line 1, column 29: found 'mean(tensor=2)', expected 'sum' (layout \"[batch, seq, "
             "embed] partial mean(tensor=2)\")");
@@ -82,12 +81,8 @@ TEST(VerifyLayout, RefusesWhatNoMeshHolds) {
             "a layout pads batch = 12 by -2 for 2 equal pieces");
   EXPECT_EQ(verify_error({.dims = {{}, {}, {.axes = {kCluster}}}}),
             "a layout pads embed = 10 by 0 for 3 equal pieces");
-  EXPECT_EQ(verify_error({.dims = {{}, {}, {.axes = {kTensor}, .order = DimOrder::kZigzag}}}),
-            "a layout pads embed = 10 by 0 for 4 equal pieces");
   EXPECT_EQ(verify_error({.dims = {{}, {.padding = 3}, {}}}),
-            "a layout orders or pads dim seq, which no axis cuts");
-  EXPECT_EQ(verify_error({.dims = {{}, {.order = DimOrder::kZigzag}, {}}}),
-            "a layout orders or pads dim seq, which no axis cuts");
+            "a layout pads dim seq, which no axis cuts");
   EXPECT_EQ(verify_error({.dims = {{}, {}, {}}, .partial_op = PartialOp::kMax}),
             "a layout that is partial over no axis names the op max");
   const TensorType counted = parse_tensor_type("f32[tokens=64:%7]");
@@ -105,7 +100,7 @@ TEST(LocalType, DividesEachBound) {
             "bf16[batch=2, seq=32]");
   EXPECT_EQ(local("f32[vocab=50257]", "[vocab: tensor=4 pad 3]"), "f32[vocab=12565]");
   EXPECT_EQ(local("f32[vocab=50257]", "[vocab: tensor=4 pad 47]"), "f32[vocab=12576]");
-  EXPECT_EQ(local("f32[seq=65]", "[seq: context=2 zigzag pad 3]"), "f32[seq=34]");
+  EXPECT_EQ(local("f32[seq=65]", "[seq: context=2 pad 1]"), "f32[seq=33]");
   EXPECT_EQ(local("f32[embed=10]", "[embed] partial sum(tensor=2)"), "f32[embed=10]");
   EXPECT_EQ(local("f32[tokens=64:%7]", "[tokens]"), "f32[tokens=64:%7]");
 }

@@ -1,5 +1,7 @@
 #include "tessera/mesh/tensor_part.h"
 
+#include <algorithm>
+#include <cstddef>
 #include <utility>
 #include <vector>
 
@@ -14,18 +16,20 @@ TensorBox box_of(const TensorType& whole,
                  const CoordinateOf& coordinate) {
   std::vector<std::int64_t> offset;
   for (std::size_t d = 0; d < whole.dims.size(); ++d) {
-    const DimLayout& dim = layout.dims[d];
-    TESSERA_REQUIRE(dim.order == DimOrder::kContiguous,
-                    ErrorCode::kUnsupported,
-                    "{}: the elements of zigzag dim {} on a rank are no one range",
-                    to_string(layout, whole),
-                    whole.dims[d].name);
-    offset.push_back(place_along(dim.axes, coordinate) * local.dims[d].bound);
+    offset.push_back(place_along(layout.dims[d].axes, coordinate) * local.dims[d].bound);
   }
   return {whole.bounds(), std::move(offset), local.bounds()};
 }
 
 }  // namespace
+
+CoordinateOf coordinates_of(const Mesh& mesh, std::int64_t rank) {
+  return [mesh, rank](std::string_view axis) {
+    const auto found = std::ranges::find(mesh.axes, axis, &MeshAxis::name);
+    TESSERA_CHECK(found != mesh.axes.end(), "no axis {}", axis);
+    return mesh.coordinates(rank)[static_cast<std::size_t>(found - mesh.axes.begin())];
+  };
+}
 
 std::int64_t place_along(const AxisSizes& axes, const CoordinateOf& coordinate) {
   std::int64_t place = 0;

@@ -8,12 +8,17 @@
 #include "tessera/mesh/axes.h"
 #include "tessera/mesh/dim_axes.h"
 #include "tessera/mesh/layout.h"
+#include "tessera/mesh/mesh.h"
 #include "tessera/mesh/tensor_box.h"
 
 namespace tessera {
 
 // A rank's coordinate along an axis.
 using CoordinateOf = std::function<std::int64_t(std::string_view axis)>;
+
+// Those of a rank of a mesh, which is copied. Errors, of the function: kInternal for an axis that
+// the mesh has not.
+CoordinateOf coordinates_of(const Mesh& mesh, std::int64_t rank);
 
 // A rank's place among those along `axes`, the first of which is the most significant digit.
 std::int64_t place_along(const AxisSizes& axes, const CoordinateOf& coordinate);
@@ -29,7 +34,7 @@ std::int64_t slice_index(const AxisSizes& axes,
 // One rank's part of a tensor.
 class TensorPart {
  public:
-  // Errors: as layout_of(); kUnsupported for a zigzag dim, whose shards are no one range.
+  // Errors: as layout_of().
   TensorPart(const TensorType& whole, const DimAxes& dims, const CoordinateOf& coordinate);
   TensorPart(const TensorType& whole, const Layout& layout, const CoordinateOf& coordinate);
 

@@ -32,11 +32,24 @@ TEST(DimAxes, NamesWhatEachGroupCuts) {
     EXPECT_EQ(to_string(dims.at(dim).axes), "tensor.pair=2 tensor.node=2") << dim;
   }
   EXPECT_FALSE(dims.contains("seq"));
-  EXPECT_TRUE(dim_axes(mesh, true).at("seq").weak);
+  EXPECT_EQ(to_string(dim_axes(mesh, true).at("seq").weak), "tensor.pair=2 tensor.node=2");
   EXPECT_TRUE(dim_axes({}, true).empty());
   const TensorType ids = parse_tensor_type("i32[batch=12, seq=8]");
   EXPECT_EQ(to_string(layout_of(ids, dim_axes(mesh, true)), ids),
             "[batch: data.node=2 data.cluster=3, seq]");
+}
+
+// Context axes cut sequences wherever they are named; those of sequence parallelism cut their
+// parts.
+TEST(DimAxes, ContextCutsSequences) {
+  const Mesh mesh = make_mesh(test_cluster({2, 2, 2}), {.data = 2, .tensor = 2, .context = 2});
+  const DimCut seq = dim_axes(mesh, true).at("seq");
+  EXPECT_EQ(to_string(seq.axes), "context=2");
+  EXPECT_EQ(to_string(seq.weak), "tensor=2");
+  EXPECT_FALSE(seq.pads);
+  const TensorType ids = parse_tensor_type("i32[batch=12, seq=8]");
+  EXPECT_EQ(to_string(layout_of(ids, dim_axes(mesh, true)), ids),
+            "[batch: data=2, seq: context=2]");
 }
 
 // Along axes that cut the batch as well: of a value with both dims the first one is cut.
@@ -109,14 +122,6 @@ TEST(TensorPart, TheFirstAxisIsMajorAndTheLastPartMayBeEmpty) {
   EXPECT_EQ(part(1, 0), (std::vector<std::int64_t>{8, 9, -1, -1}));
   EXPECT_EQ(part(1, 1), (std::vector<std::int64_t>{-1, -1, -1, -1}));
   EXPECT_EQ(place_along({kPair, kNode}, at({{"tensor.pair", 1}, {"tensor.node", 0}})), 2);
-}
-
-TEST(TensorPart, RefusesZigzag) {
-  const TensorType whole = parse_tensor_type("f32[seq=8]");
-  const Layout layout = parse_layout("[seq: context=2 zigzag]", whole);
-  EXPECT_EQ(
-      error_of(ErrorCode::kUnsupported, [&] { TensorPart(whole, layout, at({{"context", 0}})); }),
-      "[seq: context=2 zigzag]: the elements of zigzag dim seq on a rank are no one range");
 }
 
 // The parts of the ranks of a mesh hold each element once, whatever is asked at a time.

@@ -66,17 +66,18 @@ bool flag(const std::string& value) {
   return true;
 }
 
-// "tensor=2 weak padded"
+// "context=2 weak tensor=2 padded"
 DimCut cut(const std::string& text) {
   std::istringstream words(text);
   DimCut result;
+  AxisSizes* axes = &result.axes;
   for (std::string word; words >> word;) {
     if (word == "weak") {
-      result.weak = true;
+      axes = &result.weak;
     } else if (word == "padded") {
       result.pads = true;
     } else {
-      result.axes.push_back(parse_axes(word).at(0));
+      axes->push_back(parse_axes(word).at(0));
     }
   }
   return result;

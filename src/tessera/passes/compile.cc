@@ -24,6 +24,7 @@
 #include "tessera/passes/graph/round_gradients.h"
 #include "tessera/passes/graph/round_logits.h"
 #include "tessera/passes/graph/slice_tokens.h"
+#include "tessera/passes/graph/whole_keys.h"
 #include "tessera/passes/memory/plan_memory.h"
 #include "tessera/passes/memory/share_states.h"
 #include "tessera/passes/program/add_tied_transfers.h"
@@ -139,6 +140,10 @@ std::int64_t end_of_recompute(const Compilation& c) {
   return std::accumulate(layers.begin(), layers.end() - 1, std::int64_t{0});
 }
 
+bool cuts_sequences(const Compilation& c) {
+  return !axes_of_dim({.name = "seq"}, c.options.update.dims).empty();
+}
+
 const AxisSizes& tensor_axes(const DimAxes& dims) {
   return axes_of_dim({.name = "heads"}, dims);
 }
@@ -178,6 +183,10 @@ constexpr std::array kPasses = {
            return unfuse_attention(std::move(graph), c.options.attention_kernels);
          }),
          "after slice_tokens, which knows attention; backward follows it"},
+    Pass{"whole_keys",
+         cuts_sequences,
+         plain<Graph, whole_keys>,
+         "after unfuse_attention, whose softmax reads ids of keys, too; before the graph is cut"},
     Pass{"add_dropout",
          [](const Compilation& c) { return c.trains && c.options.dropout.has_value(); },
          on<Graph>([](const Graph& graph, const Compilation& c) {

@@ -15,6 +15,13 @@
 namespace tessera {
 namespace {
 
+AttentionChoices attention_choices(const Plan& plan) {
+  AttentionChoices choices = plan.layout.attention();
+  choices.whole_rows = plan.passes.whole_rows;
+  choices.any_order = plan.passes.any_order;
+  return choices;
+}
+
 CompileOptions compile_options(const Plan& plan, const Target& target) {
   const OptimizerPlan& optimizer = plan.optimizer;
   const PassPlan& passes = plan.passes;
@@ -28,7 +35,7 @@ CompileOptions compile_options(const Plan& plan, const Target& target) {
                      .state = state_axes(plan.layout),
                      .dims = plan.layout.dims()},
           .float8 = plan.float8,
-          .attention = {.whole_rows = passes.whole_rows, .any_order = passes.any_order},
+          .attention = attention_choices(plan),
           .attention_kernels = passes.attention,
           .dropout = passes.dropout > 0.0 ? std::optional(passes.dropout) : std::nullopt,
           .logits_bytes = target.logits_bytes(),

@@ -48,7 +48,7 @@ class Speed {
   double per_byte_ = kUsualFlopPerByte;
 };
 
-// Data and tensor ranks.
+// Data, context and tensor ranks.
 std::int64_t ranks_of_stage(const Plan& plan) {
   const Mesh& mesh = plan.layout.mesh;
   return mesh.num_ranks() / num_ranks(pipeline_axes(mesh));
@@ -124,8 +124,9 @@ std::int64_t boundary_bytes(const Plan& plan) {
       bytes[static_cast<std::size_t>(layer)] += graph.values[i].type.num_bytes();
     }
   }
-  const std::int64_t ranks =
-      plan.layout.sequence_parallel ? ranks_of_stage(plan) : plan.layout.num_data();
+  const std::int64_t ranks = plan.layout.sequence_parallel
+                                 ? ranks_of_stage(plan)
+                                 : plan.layout.num_data() * plan.layout.num_context();
   return bytes.empty() ? 0 : *std::ranges::max_element(bytes) / ranks;
 }
 

@@ -294,6 +294,18 @@ void mesh_fields(Io& io, M& mesh) {
 template <class Io, class L>
 void state_fields(Io& io, L& layout) {
   io.flag("sequence_parallel", layout.sequence_parallel);
+  choice_field(
+      io,
+      "context",
+      layout.context.kind,
+      [](ContextKind kind) { return to_string(kind); },
+      std::array{ContextKind::kGather, ContextKind::kUlysses});
+  choice_field(
+      io,
+      "balance",
+      layout.context.balance,
+      [](ContextBalance balance) { return to_string(balance); },
+      std::array{ContextBalance::kZigzag, ContextBalance::kNone});
   io.integer("param", layout.placement.param, 1, kMost);
   io.integer("secondary", layout.placement.secondary, 1, kMost);
   io.integer("grad", layout.placement.grad, 1, kMost);
@@ -425,15 +437,16 @@ void complete_state(RunLayout& layout) {
 
 void require_gradients(const Plan& plan) {
   const std::int64_t slices = plan.pipeline ? plan.pipeline->table.slices : 1;
+  const std::int64_t ranks = plan.layout.num_data() * plan.layout.num_context();
   TESSERA_REQUIRE(
       plan.optimizer.gradients == DType::kF32 ||
-          (plan.num_microbatches == 1 && plan.layout.num_data() == 1 && slices == 1),
+          (plan.num_microbatches == 1 && ranks == 1 && slices == 1),
       ErrorCode::kInvalidConfig,
-      "found gradients = \"bf16\" with {} microbatches{} on {} data ranks, expected one "
-      "of each: gradients that are added up are f32",
+      "found gradients = \"bf16\" with {} microbatches{} on {} data and context ranks, expected "
+      "one of each: gradients that are added up are f32",
       plan.num_microbatches,
       slices == 1 ? "" : format(" of {} slices", slices),
-      plan.layout.num_data());
+      ranks);
 }
 
 // A plan has a pipeline where its mesh has one, and a table of its ranks and microbatches.

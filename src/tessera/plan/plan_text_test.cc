@@ -126,7 +126,7 @@ TEST(PlanText, RefusesWhatDoesNotFit) {
   EXPECT_THAT(message("beta1 = 0.30000000000000004", "beta1 = nan"),
               HasSubstr("optimizer.beta1: found number nan, expected a number"));
   EXPECT_THAT(message("gradients = \"f32\"", "gradients = \"bf16\""),
-              HasSubstr("with 3 microbatches on 4 data ranks"));
+              HasSubstr("with 3 microbatches on 4 data and context ranks"));
   EXPECT_THAT(message("[passes]", "passes = 3\n[passages]"), HasSubstr("p.toml:"));
 }
 

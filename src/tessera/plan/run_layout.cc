@@ -3,6 +3,8 @@
 #include <cstddef>
 #include <vector>
 
+#include "tessera/mesh/tensor_part.h"
+
 namespace tessera {
 namespace {
 
@@ -13,6 +15,16 @@ std::size_t num_axes(const Mesh& mesh, std::int64_t degree) {
     count += level.degree <= degree ? level.axes.size() : 0;
   }
   return count;
+}
+
+AxisSizes axes_of(AxisGroup group, const Mesh& mesh) {
+  AxisSizes axes;
+  for (const MeshAxis& axis : mesh.axes) {
+    if (axis.group == group) {
+      axes.push_back({.name = axis.name, .size = axis.size});
+    }
+  }
+  return axes;
 }
 
 // A rank's place among those that differ along the axes of a group.
@@ -33,12 +45,19 @@ std::int64_t place_in(AxisGroup group, const Mesh& mesh, std::int64_t rank) {
 
 DimAxes RunLayout::evaluation_dims() const {
   DimAxes dims = this->dims();
-  const AxisSizes data = data_axes(mesh);
+  const AxisSizes data = axes_of(AxisGroup::kData, mesh);
   for (auto& [name, cut] : dims) {
     std::erase_if(cut.axes, [&](const AxisSize& axis) { return contains(data, axis); });
   }
-  std::erase_if(dims, [](const auto& cut) { return cut.second.axes.empty(); });
+  std::erase_if(dims,
+                [](const auto& cut) { return cut.second.axes.empty() && cut.second.weak.empty(); });
   return dims;
+}
+
+AttentionChoices RunLayout::attention() const {
+  const bool is_by_heads = context.kind == ContextKind::kUlysses;
+  return {.spread = num_context() > 1 && !is_by_heads && context.balance == ContextBalance::kZigzag,
+          .by_heads = num_context() > 1 && is_by_heads};
 }
 
 std::int64_t RunLayout::num_data() const {
@@ -63,14 +82,27 @@ StateAxes state_axes(const RunLayout& layout) {
           .secondary_use = layout.secondary_use};
 }
 
+std::int64_t sequence_unit(const RunLayout& layout) {
+  return sequence_unit(
+      layout.num_context(),
+      layout.context.balance,
+      layout.sequence_parallel ? num_ranks(axes_of(AxisGroup::kTensor, layout.mesh)) : 1);
+}
+
+ContextPart context_part(const RunLayout& layout, std::int64_t rank) {
+  const Mesh& mesh = layout.mesh;
+  const AxisSizes axes = context_axes(mesh);
+  return {.ranks = num_ranks(axes),
+          .place = place_along(axes, coordinates_of(mesh, rank)),
+          .balance = layout.context.balance};
+}
+
+AxisSizes context_axes(const Mesh& mesh) {
+  return axes_of(AxisGroup::kContext, mesh);
+}
+
 AxisSizes pipeline_axes(const Mesh& mesh) {
-  AxisSizes axes;
-  for (const MeshAxis& axis : mesh.axes) {
-    if (axis.group == AxisGroup::kPipeline) {
-      axes.push_back({.name = axis.name, .size = axis.size});
-    }
-  }
-  return axes;
+  return axes_of(AxisGroup::kPipeline, mesh);
 }
 
 std::int64_t num_pipeline_ranks(const Mesh& mesh) {

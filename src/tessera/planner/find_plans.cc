@@ -216,7 +216,7 @@ std::vector<PlanChoice> space_of(const RunConfig& config,
                   "one of these takes, or another train.global_batch{}",
                   placed(config, "parallel.ranks"),
                   ranks,
-                  causes_text(left_out_of_space(filled, cluster, ranks)));
+                  causes_text(left_out_of_space(filled, cluster, ranks, allowed)));
   return space;
 }
 
@@ -296,8 +296,7 @@ std::int64_t planned_ranks(const RunConfig& config, const Cluster& cluster) {
   if (parallel.ranks) {
     return *parallel.ranks;
   }
-  return parallel.data ? *parallel.data * parallel.tensor * parallel.pipeline
-                       : cluster.num_devices();
+  return parallel.data ? *parallel.data * parallel.ranks_of_data() : cluster.num_devices();
 }
 
 RunConfig without_limit(RunConfig config) {

@@ -11,13 +11,13 @@ namespace tessera {
 namespace {
 
 // All that with_choice() may change.
-constexpr std::array<std::string_view, 21> kSettledKeys = {
-    "parallel.ranks",    "parallel.data",       "parallel.tensor",  "parallel.pipeline",
-    "pipeline.schedule", "pipeline.chunks",     "pipeline.layers",  "pipeline.slices",
-    "state.preset",      "state.param",         "state.secondary",  "state.secondary_use",
-    "state.grad",        "state.optimizer",     "state.wire_param", "state.wire_grad",
-    "state.wire_update", "comm.overlap_layers", "float8.recipe",    "memory.recompute",
-    "train.microbatch"};
+constexpr std::array<std::string_view, 24> kSettledKeys = {
+    "parallel.ranks",      "parallel.data",    "parallel.tensor",     "parallel.pipeline",
+    "parallel.context",    "context.kind",     "context.balance",     "pipeline.schedule",
+    "pipeline.chunks",     "pipeline.layers",  "pipeline.slices",     "state.preset",
+    "state.param",         "state.secondary",  "state.secondary_use", "state.grad",
+    "state.optimizer",     "state.wire_param", "state.wire_grad",     "state.wire_update",
+    "comm.overlap_layers", "float8.recipe",    "memory.recompute",    "train.microbatch"};
 
 std::string degree_text(std::int64_t degree) {
   return format("{}", degree);
@@ -73,6 +73,10 @@ RunConfig with_choice(RunConfig config, const PlanChoice& choice) {
   config.parallel.ranks = choice.num_ranks();
   config.parallel.data.reset();
   config.parallel.tensor = choice.tensor;
+  config.parallel.context = choice.context;
+  if (choice.context == 1) {
+    config.context = {};
+  }
   config.parallel.pipeline = choice.pipeline;
   config.train.microbatch = choice.microbatch;
   config.memory.recompute = choice.recompute;
@@ -85,7 +89,7 @@ RunConfig with_choice(RunConfig config, const PlanChoice& choice) {
     config.pipeline = {};
   }
   choose_state(config.state, choice.state);
-  if (choice.data == 1) {
+  if (choice.state_ranks() == 1) {
     // Nothing travels, and formats of several levels would be of none.
     config.state.wire_param.reset();
     config.state.wire_grad.reset();
@@ -107,7 +111,11 @@ std::vector<std::string> choice_overrides(const RunConfig& config, const PlanCho
 }
 
 std::string mesh_words(const PlanChoice& choice) {
-  return format("t{} p{} d{}", choice.tensor, choice.pipeline, choice.data);
+  return format("t{}{} p{} d{}",
+                choice.tensor,
+                choice.context > 1 ? format(" c{}", choice.context) : "",
+                choice.pipeline,
+                choice.data);
 }
 
 std::string state_words(const PlanChoice& choice) {
@@ -173,8 +181,9 @@ bool is_marked(const PlanChoice& choice) {
 }
 
 std::int64_t num_axes(const PlanChoice& choice) {
-  return std::ranges::count_if(std::array{choice.tensor, choice.pipeline, choice.data},
-                               [](std::int64_t ranks) { return ranks > 1; });
+  return std::ranges::count_if(
+      std::array{choice.tensor, choice.context, choice.pipeline, choice.data},
+      [](std::int64_t ranks) { return ranks > 1; });
 }
 
 }  // namespace tessera

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "tessera/config/run_config.h"
+#include "tessera/mesh/mesh.h"
 #include "tessera/mesh/placement.h"
 
 namespace tessera {
@@ -24,6 +25,7 @@ struct StateChoice {
 // What a planner settles of a run. All else stays as the run file has it.
 struct PlanChoice {
   std::int64_t tensor = 1;
+  std::int64_t context = 1;
   std::int64_t pipeline = 1;
   std::int64_t data = 1;
   std::int64_t microbatch = 1;
@@ -36,7 +38,14 @@ struct PlanChoice {
   std::int64_t overlap_layers = 1;  // that state may be ahead or behind
   bool float8 = false;  // products of the layers in 8-bit floats, which the run file has not
 
-  std::int64_t num_ranks() const { return tensor * pipeline * data; }
+  std::int64_t num_ranks() const { return tensor * context * pipeline * data; }
+
+  // Over how many states may be cut.
+  std::int64_t state_ranks() const { return data * context; }
+
+  MeshDegrees degrees() const {
+    return {.data = data, .tensor = tensor, .context = context, .pipeline = pipeline};
+  }
 
   friend bool operator==(const PlanChoice&, const PlanChoice&) = default;
 };
@@ -48,7 +57,8 @@ RunConfig with_choice(RunConfig config, const PlanChoice& choice);
 // "--section.key=value"; "--section.key=" for one that is left out.
 std::vector<std::string> choice_overrides(const RunConfig& config, const PlanChoice& choice);
 
-// In words, those by which `--why` finds a plan: "t8", "p16", "d128"; "fsdp" or "(8,8,8,32)", "o2"
+// In words, those by which `--why` finds a plan: "t8", "c2" where there are context ranks, "p16",
+// "d128"; "fsdp" or "(8,8,8,32)", "o2"
 // with state two layers ahead; "interleaved", "v2"; "full" where layers are computed again; "b1".
 // Wires and formats that the run file has not are marked: "param-bf16/int8!".
 std::string mesh_words(const PlanChoice& choice);
@@ -66,7 +76,7 @@ bool has_words(const PlanChoice& choice, std::string_view text);
 // Whether it changes numbers: it sends or multiplies in a format that the run file has not.
 bool is_marked(const PlanChoice& choice);
 
-// How many of tensor, pipeline and data have more than one rank.
+// How many of tensor, context, pipeline and data have more than one rank.
 std::int64_t num_axes(const PlanChoice& choice);
 
 }  // namespace tessera

@@ -20,7 +20,7 @@ double PlannedRuns::state_bytes_of(const PlanChoice& choice,
   const auto bytes = [&](double elements) {
     return state_bytes(placement,
                        {.elements = static_cast<std::int64_t>(elements),
-                        .ranks = choice.data,
+                        .ranks = choice.state_ranks(),
                         .compute = config_.train.dtype,
                         .moments = config_.optimizer.moments});
   };
@@ -30,11 +30,11 @@ double PlannedRuns::state_bytes_of(const PlanChoice& choice,
   return static_cast<double>(all.param + all.secondary + own.optimizer + (adds_up ? own.grad : 0));
 }
 
-// Of layers that data ranks gather or reduce, a few are alive at once: another layer than those
+// Of layers that ranks gather or reduce, a few are alive at once: another layer than those
 // that were measured may add nothing to them.
 double PlannedRuns::single_memory(const PlanChoice& choice, const Probe& probe) const {
   const StepSums& sums = probe.sums;
-  const double alive = choice.data > 1 ? probe.alive : sums.alive;
+  const double alive = choice.state_ranks() > 1 ? probe.alive : sums.alive;
   return std::max(state_bytes_of(choice, sums.parameters, sums.trained) + sums.activations,
                   probe.data == choice.data ? sums.persistent + alive : 0.0);
 }

@@ -113,7 +113,8 @@ std::shared_ptr<const PlannedRuns::Probe> PlannedRuns::probe(const PlanChoice& c
   probed.schedule.clear();
   probed.chunks = 1;
   probed.num_microbatches = choice.num_microbatches == 1 ? 1 : kProbed;
-  if (of != ProbeOf::kStates && choice.data > 1) {
+  // Context ranks, which a probe keeps, have states in common as data ranks do.
+  if (of != ProbeOf::kStates && choice.data > 1 && choice.context == 1) {
     probed.data = 1;
     probed.state = {};
     probed.overlap_layers = 1;
@@ -272,8 +273,7 @@ std::int64_t PlannedRuns::most_memory(const PlanChoice& choice) const {
 }
 
 Mesh PlannedRuns::mesh_of(const PlanChoice& choice) const {
-  return make_mesh(cluster_,
-                   {.data = choice.data, .tensor = choice.tensor, .pipeline = choice.pipeline});
+  return make_mesh(cluster_, choice.degrees());
 }
 
 // Kernels and legs of stream 0 run one after the other, and so do all of the
@@ -474,12 +474,10 @@ std::int64_t PlannedRuns::least_channels(const PlanChoice& choice) const {
 }
 
 Placement PlannedRuns::placement_of(const PlanChoice& choice) const {
-  if (choice.state.degrees || choice.data == 1) {
+  if (choice.state.degrees || choice.state_ranks() == 1) {
     return choice.state.degrees.value_or(Placement());
   }
-  const Mesh mesh = make_mesh(
-      cluster_, {.data = choice.data, .tensor = choice.tensor, .pipeline = choice.pipeline});
-  return preset(choice.state.preset, mesh).placement;
+  return preset(choice.state.preset, mesh_of(choice)).placement;
 }
 
 // What a rank does of the update that the probe has.

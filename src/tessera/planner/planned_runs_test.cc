@@ -92,6 +92,21 @@ TEST(PlannedRuns, BoundsOfManyLayersAreBelowWhatIsSimulated) {
   }
 }
 
+// Their ranks have states in common, as data ranks do.
+TEST(PlannedRuns, BoundsOfContextRanksAreBelowWhatIsSimulated) {
+  for (std::uint64_t seed = 0; seed < 3; ++seed) {
+    const DrawnRun drawn(seed);
+    const PlannedRuns runs(drawn.config, drawn.cluster, 4);
+    const std::vector<PlanChoice> space = drawn.space({.context = true});
+    for (std::size_t i = seed; i < space.size(); i += kStride) {
+      if (space[i].context > 1) {
+        SCOPED_TRACE(format("seed {}", seed));
+        expect_bounds(runs, space[i]);
+      }
+    }
+  }
+}
+
 // Of every schedule, on all numbers of pipeline ranks: one of `stride` plans.
 void expect_pipeline_bounds(std::uint64_t seed, std::int64_t ranks, std::size_t stride) {
   const DrawnRun drawn(seed, ranks, 2 * ranks);

@@ -152,15 +152,22 @@ std::vector<Recompute> recompute_choices(const RunConfig& config,
 // The run's own; and where it is allowed and there is anything to be moved beside others, one and
 // two layers ahead.
 std::vector<std::int64_t> overlap_choices(const RunConfig& config,
-                                          std::int64_t data,
+                                          std::int64_t ranks,
                                           bool allowed) {
   std::vector<std::int64_t> found = {config.comm.overlap_layers};
   for (const std::int64_t layers : {1, 2}) {
-    if (allowed && data > 1 && config.comm.overlap && layers != config.comm.overlap_layers) {
+    if (allowed && ranks > 1 && config.comm.overlap && layers != config.comm.overlap_layers) {
       found.push_back(layers);
     }
   }
   return found;
+}
+
+// The run's own; where it is allowed, all that divide the ranks that are left.
+std::vector<std::int64_t> context_choices(const RunConfig& config,
+                                          std::int64_t left,
+                                          bool allowed) {
+  return allowed ? divisors(left) : std::vector{config.parallel.context};
 }
 
 class Space {
@@ -173,23 +180,10 @@ class Space {
         schedules_(layers_, config.pipeline.slices) {}
 
   void add_ranks(std::int64_t ranks) {
-    const std::int64_t heads = config_.model.heads.value_or(1);
     for (const std::int64_t tensor : divisors(ranks)) {
-      for (const std::int64_t pipeline : divisors(ranks / tensor)) {
-        const PlanChoice choice = {
-            .tensor = tensor, .pipeline = pipeline, .data = ranks / tensor / pipeline};
-        if (heads % tensor != 0) {
-          leave_out(choice, "model.heads = {} is not divided by {} tensor ranks", heads, tensor);
-        } else if (pipeline > layers_) {
-          leave_out(choice, "model.layers = {} is less than {} pipeline ranks", layers_, pipeline);
-        } else if (config_.train.global_batch % choice.data != 0) {
-          leave_out(choice,
-                    "train.global_batch = {} is not divided by {} data ranks",
-                    config_.train.global_batch,
-                    choice.data);
-        } else {
-          add_mesh(choice);
-        }
+      for (const std::int64_t context :
+           context_choices(config_, ranks / tensor, allowed_.context)) {
+        add_pipelines(ranks, tensor, context);
       }
     }
   }
@@ -199,6 +193,36 @@ class Space {
   std::vector<std::string> take_left_out() { return std::move(left_out_); }
 
  private:
+  void add_pipelines(std::int64_t ranks, std::int64_t tensor, std::int64_t context) {
+    const std::int64_t heads = config_.model.heads.value_or(1);
+    if (ranks / tensor % context != 0) {
+      leave_out({.tensor = tensor, .context = context},
+                "parallel.context = {} does not divide the {} ranks that are left of {}",
+                context,
+                ranks / tensor,
+                ranks);
+      return;
+    }
+    for (const std::int64_t pipeline : divisors(ranks / tensor / context)) {
+      const PlanChoice choice = {.tensor = tensor,
+                                 .context = context,
+                                 .pipeline = pipeline,
+                                 .data = ranks / tensor / context / pipeline};
+      if (heads % tensor != 0) {
+        leave_out(choice, "model.heads = {} is not divided by {} tensor ranks", heads, tensor);
+      } else if (pipeline > layers_) {
+        leave_out(choice, "model.layers = {} is less than {} pipeline ranks", layers_, pipeline);
+      } else if (config_.train.global_batch % choice.data != 0) {
+        leave_out(choice,
+                  "train.global_batch = {} is not divided by {} data ranks",
+                  config_.train.global_batch,
+                  choice.data);
+      } else {
+        add_mesh(choice);
+      }
+    }
+  }
+
   template <class... Args>
   void leave_out(const PlanChoice& choice, fmt::format_string<Args...> text, Args&&... args) {
     left_out_.push_back(
@@ -223,9 +247,7 @@ class Space {
   void add_mesh(PlanChoice choice) {
     std::vector<StateChoice> states;
     const bool has_mesh = is_allowed(choice, [&] {
-      const Mesh mesh = make_mesh(
-          cluster_, {.data = choice.data, .tensor = choice.tensor, .pipeline = choice.pipeline});
-      states = state_choices(config_, mesh, allowed_);
+      states = state_choices(config_, make_mesh(cluster_, choice.degrees()), allowed_);
     });
     const std::int64_t sequences = config_.train.global_batch / choice.data;
     for (const std::int64_t microbatch : divisors(sequences)) {
@@ -275,7 +297,7 @@ class Space {
       for (const Recompute recompute :
            recompute_choices(config_, choice.pipeline, allowed_.recompute)) {
         for (const std::int64_t overlap_layers :
-             overlap_choices(config_, choice.data, allowed_.overlap)) {
+             overlap_choices(config_, choice.state_ranks(), allowed_.overlap)) {
           for (const StateChoice& state : states) {
             if (!float8 || adds_float8) {
               choice.float8 = float8;
@@ -301,10 +323,11 @@ class Space {
 
 // What the word allows; null for other words.
 bool* choice_of_word(AllowedChoices& allowed, std::string_view word) {
-  constexpr std::array<std::pair<std::string_view, bool AllowedChoices::*>, 5> kWords = {
+  constexpr std::array<std::pair<std::string_view, bool AllowedChoices::*>, 6> kWords = {
       {{"int8", &AllowedChoices::int8},
        {"int4", &AllowedChoices::int4},
        {"float8", &AllowedChoices::float8},
+       {"context", &AllowedChoices::context},
        {"overlap", &AllowedChoices::overlap},
        {"recompute", &AllowedChoices::recompute}}};
   for (const auto& [name, choice] : kWords) {
@@ -325,8 +348,8 @@ AllowedChoices parse_allowed(std::string_view text) {
     bool* const known = choice_of_word(allowed, word);
     TESSERA_REQUIRE(known != nullptr,
                     ErrorCode::kInvalidConfig,
-                    "--allow={}: found \"{}\", expected a list of int8, int4, float8, overlap "
-                    "and recompute",
+                    "--allow={}: found \"{}\", expected a list of int8, int4, float8, context, "
+                    "overlap and recompute",
                     text,
                     word);
     *known = true;
@@ -345,6 +368,8 @@ RunConfig filled_in(const RunConfig& config, const Cluster& cluster, std::int64_
   filled = resolve(std::move(filled), ConfigUse::kPlan);
   filled.train.global_batch = config.train.global_batch;
   filled.optimizer.gradients = config.optimizer.gradients;
+  filled.parallel.context = config.parallel.context;
+  filled.context = config.context;
   filled.pipeline.slices = config.pipeline.slices;
   filled.memory.recompute = config.memory.recompute;
   return filled;
@@ -361,8 +386,8 @@ std::vector<PlanChoice> plan_space(const RunConfig& config,
 
 std::vector<std::string> left_out_of_space(const RunConfig& config,
                                            const Cluster& cluster,
-                                           std::int64_t ranks) {
-  const AllowedChoices allowed;
+                                           std::int64_t ranks,
+                                           const AllowedChoices& allowed) {
   Space space(config, cluster, allowed);
   space.add_ranks(ranks);
   return space.take_left_out();
@@ -374,6 +399,7 @@ std::optional<PlanChoice> choice_of(const RunConfig& config, const Target& targe
   }
   const RunLayout layout = resolve_layout(config).layout;
   PlanChoice choice = {.tensor = config.parallel.tensor,
+                       .context = config.parallel.context,
                        .pipeline = config.parallel.pipeline,
                        .data = config.parallel.data.value_or(1),
                        .microbatch = config.train.microbatch,

@@ -33,7 +33,8 @@ std::vector<PlanChoice> plan_space(const RunConfig& config,
 // ranks".
 std::vector<std::string> left_out_of_space(const RunConfig& config,
                                            const Cluster& cluster,
-                                           std::int64_t ranks);
+                                           std::int64_t ranks,
+                                           const AllowedChoices& allowed);
 
 // The choice that a resolved config has made, with the layers of each stage; none of a schedule
 // that is a table.

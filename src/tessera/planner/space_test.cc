@@ -167,10 +167,26 @@ TEST_F(SpaceTest, HasEveryKindOfRecompute) {
   EXPECT_EQ(kinds({}), (Kinds{"none", "full", "attention"}));
 }
 
+// Else as many as the file has.
+TEST_F(SpaceTest, HasContextRanksOnRequest) {
+  const auto degrees = [&](const AllowedChoices& allowed) {
+    std::set<std::int64_t> found;
+    for (const PlanChoice& choice : drawn_.space(allowed)) {
+      EXPECT_EQ(choice.num_ranks(), 4);
+      found.insert(choice.context);
+    }
+    return found;
+  };
+  EXPECT_EQ(degrees({}), std::set<std::int64_t>{1});
+  EXPECT_EQ(degrees({.context = true}), (std::set<std::int64_t>{1, 2, 4}));
+  apply_override(drawn_.config, "--parallel.context=2");
+  EXPECT_EQ(degrees({}), std::set<std::int64_t>{2});
+}
+
 TEST_F(SpaceTest, SaysWhatItLeavesOut) {
   apply_override(drawn_.config, "--train.global_batch=3");
   const std::vector<std::string> left_out =
-      left_out_of_space(filled_in(drawn_.config, drawn_.cluster, 4), drawn_.cluster, 4);
+      left_out_of_space(filled_in(drawn_.config, drawn_.cluster, 4), drawn_.cluster, 4, {});
   EXPECT_THAT(left_out,
               Contains(HasSubstr("t1 p1 d4: train.global_batch = 3 is not divided by 4 data "
                                  "ranks")));

@@ -15,6 +15,7 @@ struct AllowedChoices {
   bool int8 = false;       // parameters and gradients on the wire
   bool int4 = false;       // gradients on the wire
   bool float8 = false;     // products of the layers
+  bool context = false;    // any number of context ranks
   bool overlap = false;    // state one or two layers ahead
   bool recompute = false;  // every kind of it
 };

@@ -9,6 +9,10 @@ inline constexpr const char* kPositions = "positions";
 inline constexpr const char* kDocuments = "documents";
 inline constexpr const char* kLabels = "labels";
 
+// Inputs (batch, keys) i32 where attention's keys are others than its queries' tokens: of all keys.
+inline constexpr const char* kKeyPositions = "key_positions";
+inline constexpr const char* kKeyDocuments = "key_documents";
+
 // An input (batch) i32 where there is dropout: numbers of sequences, which repeat in no step.
 inline constexpr const char* kSequences = "sequences";
 

@@ -17,7 +17,7 @@ namespace tessera {
 namespace {
 
 // Whole sections by their name, single keys by their full one.
-constexpr std::array<std::string_view, 23> kKeysOfBits = {"run.threads",
+constexpr std::array<std::string_view, 25> kKeysOfBits = {"run.threads",
                                                           "run.device",
                                                           "run.deterministic",
                                                           "run.time_gemms",
@@ -36,16 +36,19 @@ constexpr std::array<std::string_view, 23> kKeysOfBits = {"run.threads",
                                                           "parallel.data",
                                                           "parallel.tensor",
                                                           "parallel.sequence_parallel",
+                                                          "parallel.context",
+                                                          "context",
                                                           "pipeline.slices",
                                                           "state",
                                                           "cluster",
                                                           "comm.reduction"};
 
-constexpr std::array<std::string_view, 18> kKeysOfSteps = {"model.name",
+constexpr std::array<std::string_view, 19> kKeysOfSteps = {"model.name",
                                                            "model.flavor",
                                                            "lora",
                                                            "float8",
                                                            "parallel",
+                                                           "context",
                                                            "pipeline",
                                                            "state",
                                                            "comm",
@@ -69,7 +72,7 @@ bool sends_values(const RunLayout& layout) {
 // How ranks share the layers, and in which order they work, changes no sum.
 bool divide_sums_alike(const ParallelSection& before, const ParallelSection& now) {
   return before.data == now.data && before.tensor == now.tensor &&
-         before.sequence_parallel == now.sequence_parallel;
+         before.sequence_parallel == now.sequence_parallel && before.context == now.context;
 }
 
 bool has_one_microbatch(const RunConfig& config, const RunLayout& layout) {

@@ -61,9 +61,10 @@ std::string step_text(const Explanation& facts) {
                : format(" ({})", to_string(config.memory.recompute));
   }
   const std::int64_t data = facts.layout().num_data();
+  const std::int64_t context = facts.layout().num_context();
   return format(
       "step: {} of {}, {}; in {}{}\n"
-      "  microbatches: {}, each of {}{}\n",
+      "  microbatches: {}, each of {}{}{}\n",
       format_plural(config.train.global_batch, "sequence"),
       format_plural(config.data.sequence_length, "token"),
       format_plural(facts.tokens_per_step(), "token"),
@@ -71,7 +72,12 @@ std::string step_text(const Explanation& facts) {
       how,
       facts.run.plan.num_microbatches,
       format_plural(config.train.microbatch, "sequence"),
-      data > 1 ? format(" on each of {} data ranks", data) : "");
+      data > 1 ? format(" on each of {} data ranks", data) : "",
+      context > 1 ? format(", each shared by {} context ranks ({}, balance {})",
+                           context,
+                           to_string(facts.layout().context.kind),
+                           to_string(facts.layout().context.balance))
+                  : "");
 }
 
 std::string mesh_text(const Mesh& mesh) {
@@ -114,8 +120,9 @@ std::string placement_text(const Explanation& facts) {
   const RunLayout& layout = facts.layout();
   const Placement& placement = layout.placement;
   std::string text =
-      format("state over {} data ranks: parameters {}, secondary {}, gradients {}, optimizer {}\n",
+      format("state over {} {}ranks: parameters {}, secondary {}, gradients {}, optimizer {}\n",
              data_degrees(layout.mesh).back(),
+             layout.num_context() > 1 ? "data and context " : "data ",
              placement.param,
              secondary_text(layout),
              placement.grad,

@@ -57,6 +57,13 @@ bool saves_in_background(const RunConfig& config) {
          config.checkpoint.every <= config.train.steps;
 }
 
+// Whether attention sees the tokens of a sequence one after the other.
+bool has_rows_in_order(const RunConfig& config) {
+  return config.parallel.context == 1 ||
+         config.context.layout() ==
+             ContextLayout{.kind = ContextKind::kUlysses, .balance = ContextBalance::kNone};
+}
+
 // All but the pipeline.
 Plan make_plan(const RunConfig& config, const ModelDescription& model) {
   Plan plan = {.model = model,
@@ -82,7 +89,7 @@ Plan make_plan(const RunConfig& config, const ModelDescription& model) {
                           .gelu_products = config.passes.gelu_products,
                           .overlap = config.comm.overlap,
                           .overlap_layers = config.comm.overlap_layers,
-                          .whole_rows = !config.data.document_mask,
+                          .whole_rows = !config.data.document_mask && has_rows_in_order(config),
                           .any_order = !config.run.deterministic,
                           .attention = kernels(config.passes.attention),
                           .dropout = config.train.dropout},

@@ -273,7 +273,12 @@ std::int64_t nccl_reserve_bytes(const RunLayout& layout, bool overlap, std::int6
   std::int64_t bytes = kNcclBytes;
   for (const MeshAxis& axis : layout.mesh.axes) {
     bytes += streams * nccl_ring_bytes(axis.size);
-    if (exchanges && axis.group == AxisGroup::kData) {
+    const bool exchanges_heads =
+        axis.group == AxisGroup::kContext && layout.context.kind == ContextKind::kUlysses;
+    if (exchanges_heads) {
+      bytes += (axis.size - 1) * nccl_peer_bytes(is_far(axis));
+    }
+    if (exchanges && (axis.group == AxisGroup::kData || axis.group == AxisGroup::kContext)) {
       bytes += streams * (axis.size - 1) * nccl_peer_bytes(is_far(axis));
     }
   }
@@ -322,11 +327,10 @@ RunConfig resolve_ranks(RunConfig config, ConfigUse use) {
   ParallelSection& parallel = config.parallel;
   if (!parallel.ranks) {
     const std::optional<MpiLaunch> launch = find_mpi_launch();
-    parallel.ranks =
-        launch ? launch->size : parallel.data.value_or(1) * parallel.tensor * parallel.pipeline;
+    parallel.ranks = launch ? launch->size : parallel.data.value_or(1) * parallel.ranks_of_data();
   }
   validate_degrees(config);
-  parallel.data = *parallel.ranks / (parallel.tensor * parallel.pipeline);
+  parallel.data = *parallel.ranks / parallel.ranks_of_data();
   if (use == ConfigUse::kPlan && config.run.device == "cuda") {
     plan_reduction(config);
   } else {

@@ -123,12 +123,15 @@ ResolvedLayout resolve_layout(const RunConfig& config) {
   RunLayout& layout = resolved.layout;
   const ParallelSection& parallel = config.parallel;
   const std::int64_t data = parallel.data.value_or(1);
-  const Cluster cluster = run_cluster(config, data * parallel.tensor * parallel.pipeline);
-  const MeshDegrees degrees = {
-      .data = data, .tensor = parallel.tensor, .pipeline = parallel.pipeline};
+  const Cluster cluster = run_cluster(config, data * parallel.ranks_of_data());
+  const MeshDegrees degrees = {.data = data,
+                               .tensor = parallel.tensor,
+                               .context = parallel.context,
+                               .pipeline = parallel.pipeline};
   layout.mesh = with_context([&] { return placed(config, "parallel.ranks"); },
                              [&] { return make_mesh(cluster, degrees); });
   layout.sequence_parallel = parallel.sequence_parallel;
+  layout.context = config.context.layout();
   if (!config.cluster.file.empty() && config.cluster.file != "local") {
     resolved.device = cluster.device;
     resolved.levels = cluster.levels;

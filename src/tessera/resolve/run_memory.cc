@@ -83,9 +83,11 @@ Remedy shorter_sequences(const PlannedRun& run,
     make_microbatches_smallest(plan);
     others += " and train.microbatch = 1";
   }
+  const std::int64_t unit = sequence_unit(plan.layout);
+  const std::int64_t shortest = std::max(unit, kShortest / unit * unit);
   do {
-    plan.sequence_length = std::max(plan.sequence_length / 2, kShortest);
-  } while (plan.sequence_length > kShortest && needed_bytes(remedy.run) > limit);
+    plan.sequence_length = std::max(plan.sequence_length / 2 / unit * unit, shortest);
+  } while (plan.sequence_length > shortest && needed_bytes(remedy.run) > limit);
   remedy.text = format("data.sequence_length = {} with {}", plan.sequence_length, others);
   return remedy;
 }

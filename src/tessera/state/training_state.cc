@@ -137,15 +137,9 @@ const ManifestTensor& require_tensor(const CheckpointReader& checkpoint,
 }  // namespace
 
 StatePart state_part(const Mesh& mesh, std::int64_t rank, DimAxes dims) {
-  StatePart part{
-      .dims = std::move(dims),
-      .coordinate =
-          [mesh, rank](std::string_view axis) {
-            const auto found = std::ranges::find(mesh.axes, axis, &MeshAxis::name);
-            TESSERA_CHECK(found != mesh.axes.end(), "no axis {}", axis);
-            return mesh.coordinates(rank)[static_cast<std::size_t>(found - mesh.axes.begin())];
-          },
-      .slice_axes = data_axes(mesh)};
+  StatePart part{.dims = std::move(dims),
+                 .coordinate = coordinates_of(mesh, rank),
+                 .slice_axes = data_axes(mesh)};
   for (const MeshAxis& axis : mesh.axes) {
     if (axis.group == AxisGroup::kTensor) {
       part.tensor_axes.push_back(axis.name);

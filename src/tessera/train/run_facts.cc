@@ -96,6 +96,10 @@ FactGroup layout_facts(const RunConfig& config) {
   };
   add("Ranks", format_grouped(ranks));
   add("Data", format_grouped(config.parallel.data.value_or(ranks)));
+  if (config.parallel.context > 1) {
+    add("Context",
+        format("{}, {}", format_grouped(config.parallel.context), to_string(config.context.kind)));
+  }
   add("Tensor", format_grouped(config.parallel.tensor));
   if (config.parallel.pipeline > 1) {
     add("Pipeline",

@@ -40,9 +40,11 @@ std::vector<SampledSource> sampled_sources(const RunSequences& sequences) {
 }  // namespace
 
 BatchShare batch_share(const RunSetup& setup, std::int64_t rank) {
+  const RunLayout& layout = setup.run.plan.layout;
   return {.rows = setup.config.train.microbatch,
-          .num_data = setup.run.plan.layout.num_data(),
-          .place = data_place(setup.run.plan.layout.mesh, rank)};
+          .num_data = layout.num_data(),
+          .place = data_place(layout.mesh, rank),
+          .tokens = context_part(layout, rank)};
 }
 
 StepRunner::StepRunner(const RunSetup& setup,
@@ -68,7 +70,8 @@ std::int64_t StepRunner::load_batch(std::int64_t step) {
     const std::span<const std::int64_t> rows = share_of(batch, share, m);
     const std::int64_t first = (step - 1) * std::ssize(batch) + (rows.data() - batch.data());
     for (std::int64_t row = 0; row < std::ssize(rows); ++row) {
-      load_row(executor_, setup_.sequences.train, rows[static_cast<std::size_t>(row)], row, m);
+      const std::int64_t sequence = rows[static_cast<std::size_t>(row)];
+      write_row(executor_, read_row(setup_.sequences.train, sequence), share.tokens, row, m);
       load_number(
           executor_, static_cast<std::uint64_t>(setup_.config.run.seed), first + row, row, m);
     }

@@ -84,10 +84,11 @@ void say_what_runs(const RunSetup& setup) {
       ranks > 1 ? " a rank" : "",
       config.run.threads,
       ranks > 1
-          ? format("; ranks: {} ({}data {}, tensor {}; state {})",
+          ? format("; ranks: {} ({}data {}, {}tensor {}; state {})",
                    ranks,
                    setup.programs.size() > 1 ? format("pipeline {}, ", setup.programs.size()) : "",
                    layout.num_data(),
+                   layout.num_context() > 1 ? format("context {}, ", layout.num_context()) : "",
                    config.parallel.tensor,
                    config.state.preset)
           : ""));

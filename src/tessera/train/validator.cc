@@ -57,7 +57,8 @@ void Validator::load(std::int64_t first, std::int64_t microbatch) {
   for (std::int64_t row = 0; row < share_.rows; ++row) {
     const auto i = static_cast<std::size_t>(first + share_.place * share_.rows + row);
     if (i < sequences_.size()) {
-      load_row(executor_.executor(), source_, sequences_[i], row, microbatch);
+      write_row(
+          executor_.executor(), read_row(source_, sequences_[i]), share_.tokens, row, microbatch);
     } else {
       load_empty_row(executor_.executor(), row, microbatch);
     }

@@ -50,19 +50,26 @@ void require_shapes(Types in, std::size_t first, std::size_t ids) {
 // Score and value products over all pairs that are seen of one document: half of them where causal
 // queries are the last of the keys' tokens, those inside the window where there is one.
 template <class Attrs>
-double pairs(const Attrs& attrs, const TensorType& q, const TensorType& k) {
-  const auto queries = static_cast<double>(q.dims[1].bound);
-  const auto keys = static_cast<double>(k.dims[1].bound);
-  const double rows = static_cast<double>(q.dims[0].bound) * static_cast<double>(q.dims[2].bound);
+double pairs_of_row(const Attrs& attrs, double queries, double keys) {
   if (attrs.window == 0) {
-    return rows * queries * (attrs.causal ? std::max(keys - queries / 2.0, keys / 2.0) : keys);
+    return queries * (attrs.causal ? std::max(keys - queries / 2.0, keys / 2.0) : keys);
   }
   const double window = std::min(static_cast<double>(attrs.window), keys);
   // Queries at the start of a sequence see fewer keys than the window has: the first one of these
   // misses `missed`, the next one less.
   const double missed = std::max(window - 1.0 - std::max(keys - queries, 0.0), 0.0);
   const double num_short = std::min(missed, queries);
-  return rows * (queries * window - num_short * missed + num_short * (num_short - 1.0) / 2.0);
+  return queries * window - num_short * missed + num_short * (num_short - 1.0) / 2.0;
+}
+
+// The same of all rows; queries that are spread see their share of what all keys' would.
+template <class Attrs>
+double pairs(const Attrs& attrs, const TensorType& q, const TensorType& k) {
+  const auto queries = static_cast<double>(q.dims[1].bound);
+  const auto keys = static_cast<double>(k.dims[1].bound);
+  const double rows = static_cast<double>(q.dims[0].bound) * static_cast<double>(q.dims[2].bound);
+  return rows * (attrs.spread ? pairs_of_row(attrs, keys, keys) * (queries / keys)
+                              : pairs_of_row(attrs, queries, keys));
 }
 
 // Operands 0 and 1 are queries and keys. Which documents there are is not known before a run: the
@@ -117,6 +124,7 @@ void require_window_and_cap(const Attrs& attrs) {
 }
 
 constexpr std::string_view kIdFactors = "(b t), (b s), (b t), (b s)";
+constexpr std::string_view kByHeads = ", t | divide h";
 
 }  // namespace
 
@@ -132,9 +140,11 @@ TensorTypes infer(const AttentionAttrs& attrs, Types in) {
 }
 
 // With grouped queries h counts groups of heads, so that one name serves queries and keys.
-FactorRule factors(const AttentionAttrs&, Types) {
+FactorRule factors(const AttentionAttrs& attrs, Types) {
   return parse_factor_rule(
-      format("(b t h d), (b s h d), (b s h d), {} -> (b t h d), (b h t) | whole s, d", kIdFactors));
+      format("(b t h d), (b s h d), (b s h d), {} -> (b t h d), (b h t) | whole s, d{}",
+             kIdFactors,
+             attrs.by_heads ? kByHeads : ""));
 }
 
 Works work(const AttentionAttrs& attrs, Types in) {
@@ -169,6 +179,8 @@ void backward(const AttentionAttrs& attrs, GradBuilder& grad) {
                                                          .causal = attrs.causal,
                                                          .whole_rows = attrs.whole_rows,
                                                          .any_order = attrs.any_order,
+                                                         .spread = attrs.spread,
+                                                         .by_heads = attrs.by_heads,
                                                          .window = attrs.window,
                                                          .softcap = attrs.softcap}),
                           operands);
@@ -182,6 +194,8 @@ void visit(AttentionAttrs& attrs, AttrVisitor& visitor) {
   visitor.field("causal", attrs.causal);
   visitor.field("whole_rows", attrs.whole_rows);
   visitor.field("any_order", attrs.any_order);
+  visitor.field("spread", attrs.spread);
+  visitor.field("by_heads", attrs.by_heads);
   visitor.field("window", attrs.window);
   visitor.field("softcap", attrs.softcap);
 }
@@ -199,11 +213,13 @@ TensorTypes infer(const AttentionBackwardAttrs& attrs, Types in) {
   return {in[1], in[2], in[3]};
 }
 
-FactorRule factors(const AttentionBackwardAttrs&, Types) {
+FactorRule factors(const AttentionBackwardAttrs& attrs, Types) {
   return parse_factor_rule(
       format("(b t h d), (b t h d), (b s h d), (b s h d), (b t h d), (b h t), {} -> (b t h d), "
-             "(b s h d), (b s h d) | whole t, s, d",
-             kIdFactors));
+             "(b s h d), (b s h d){} | whole s, d{}",
+             kIdFactors,
+             attrs.by_heads ? "" : " | reduce t",
+             attrs.by_heads ? kByHeads : ""));
 }
 
 Works work(const AttentionBackwardAttrs& attrs, Types in) {
@@ -222,6 +238,8 @@ void visit(AttentionBackwardAttrs& attrs, AttrVisitor& visitor) {
   visitor.field("causal", attrs.causal);
   visitor.field("whole_rows", attrs.whole_rows);
   visitor.field("any_order", attrs.any_order);
+  visitor.field("spread", attrs.spread);
+  visitor.field("by_heads", attrs.by_heads);
   visitor.field("window", attrs.window);
   visitor.field("softcap", attrs.softcap);
 }

@@ -25,15 +25,20 @@ inline constexpr std::int64_t kMaxWindow = std::int64_t{1} << 30U;
 // whole_rows: each row of queries and keys is one document, in the order of its positions, and
 //            where t = s they are the same tokens, as in training without a document mask. Kernels
 //            may then leave the ids unread.
+// spread:    queries stand evenly among the keys' positions, as those of a context rank with a
+//            zigzag part of each sequence do: how many pairs they see. Kernels do not read it.
+// by_heads:  ranks that share sequences divide heads among themselves, not queries. Likewise.
 // any_order: backward may add up in whatever order parts come, and then repeats no bits.
-// Factors:  (b t h d), (b s g d), ... -> (b t h d), (b h t) | whole d, s (t free: query rows);
-//           h and g are split together
+// Factors:  (b t h d), (b s g d), ... -> (b t h d), (b h t) | whole d, s (t free: query rows, of
+//           which dk and dv are sums); h and g are split together; by_heads: whole t, divide h
 // Source:   Dao et al. 2022, arXiv:2205.14135; the cap: Gemma team 2024, arXiv:2408.00118
 struct AttentionAttrs {
   double scale = 1.0;
   bool causal = true;
   bool whole_rows = false;
   bool any_order = false;
+  bool spread = false;
+  bool by_heads = false;
   std::int64_t window = 0;  // of causal attention; 0: none
   double softcap = 0.0;     // 0: none
 
@@ -47,6 +52,8 @@ struct AttentionBackwardAttrs {
   bool causal = true;
   bool whole_rows = false;
   bool any_order = false;
+  bool spread = false;
+  bool by_heads = false;
   std::int64_t window = 0;  // of causal attention; 0: none
   double softcap = 0.0;     // 0: none
 

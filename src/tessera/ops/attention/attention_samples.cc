@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "tessera/base/format.h"
+#include "tessera/mesh/context_order.h"
 #include "tessera/ops/attention/attention.h"
 #include "tessera/ops/attention/attention_operands.h"
 #include "tessera/ops/testing/all_samples.h"
@@ -40,6 +41,8 @@ struct Case {
   bool any_order = false;
   std::int64_t window = 0;
   double softcap = 0.0;
+  std::int64_t ranks = 0;  // keys lie as the zigzag parts of so many, queries are the second part
+  bool by_heads = false;
 };
 
 constexpr Case kCases[] = {
@@ -205,6 +208,32 @@ constexpr Case kCases[] = {
      .head_dim = 24,
      .document_length = 40,
      .softcap = 1.5},
+    {.name = "zigzag_part",
+     .batch = 2,
+     .queries = 34,
+     .keys = 136,
+     .heads = 4,
+     .groups = 2,
+     .head_dim = 24,
+     .ranks = 4},
+    {.name = "zigzag_part_of_documents",
+     .batch = 1,
+     .queries = 70,
+     .keys = 140,
+     .heads = 2,
+     .groups = 1,
+     .head_dim = 64,
+     .document_length = 37,
+     .window = 20,
+     .ranks = 2},
+    {.name = "by_heads",
+     .batch = 2,
+     .queries = 13,
+     .keys = 13,
+     .heads = 4,
+     .groups = 2,
+     .head_dim = 8,
+     .by_heads = true},
 };
 
 constexpr DType kDTypes[] = {DType::kF32, DType::kBF16};
@@ -230,13 +259,25 @@ TensorTypes operand_types(const Case& c, DType dtype) {
        key_ids});
 }
 
+// The place of key i of a sequence in it.
+std::size_t place_of(const Case& c, std::size_t i) {
+  return c.ranks == 0
+             ? i
+             : static_cast<std::size_t>(context_order(c.keys, c.ranks, ContextBalance::kZigzag)[i]);
+}
+
+// The first of the keys that are queries.
+std::int64_t first_query(const Case& c) {
+  return c.ranks == 0 ? c.keys - c.queries : c.queries;
+}
+
 // Position and document of every key. Sequence b starts b places into its first document.
 void fill_key_ids(const Case& c,
                   std::span<std::int32_t> positions,
                   std::span<std::int32_t> documents) {
   for (std::size_t i = 0; i < positions.size(); ++i) {
     const auto keys = static_cast<std::size_t>(c.keys);
-    const auto place = static_cast<std::int32_t>(i % keys + i / keys);
+    const auto place = static_cast<std::int32_t>(place_of(c, i % keys) + i / keys);
     positions[i] = c.document_length == 0 ? place : place % c.document_length;
     documents[i] = c.document_length == 0 ? 0 : place / c.document_length;
   }
@@ -249,7 +290,7 @@ void fill_ids(const Case& c, std::span<HostTensor> id_tensors) {
     const auto from_keys = id_tensors[kind + 1].i32();
     const auto queries = id_tensors[kind].i32();
     for (std::int64_t i = 0; i < c.batch * c.queries; ++i) {
-      const std::int64_t key = i / c.queries * c.keys + c.keys - c.queries + i % c.queries;
+      const std::int64_t key = i / c.queries * c.keys + first_query(c) + i % c.queries;
       queries[static_cast<std::size_t>(i)] = from_keys[static_cast<std::size_t>(key)];
     }
   }
@@ -371,6 +412,8 @@ SampleList samples(SamplesOf<AttentionAttrs>) {
                                         .causal = c.causal,
                                         .whole_rows = c.whole_rows,
                                         .any_order = c.any_order,
+                                        .spread = c.ranks > 0,
+                                        .by_heads = c.by_heads,
                                         .window = c.window,
                                         .softcap = c.softcap}),
            .operands = operand_types(c, dtype),
@@ -417,6 +460,8 @@ SampleList samples(SamplesOf<AttentionBackwardAttrs>) {
                                                          .causal = c.causal,
                                                          .whole_rows = c.whole_rows,
                                                          .any_order = c.any_order,
+                                                         .spread = c.ranks > 0,
+                                                         .by_heads = c.by_heads,
                                                          .window = c.window,
                                                          .softcap = c.softcap}),
                     .operands = operands,

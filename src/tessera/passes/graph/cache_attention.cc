@@ -8,6 +8,7 @@
 #include "tessera/base/format.h"
 #include "tessera/ops/all_ops.h"
 #include "tessera/passes/graph/graph_edit.h"
+#include "tessera/program/step_names.h"
 
 namespace tessera {
 namespace {
@@ -63,8 +64,8 @@ Graph cache_attention(const Graph& graph, std::int64_t length) {
   };
   Graph with_caches = graph;
   const ValueId slots = with_caches.add_input("slots", ids(query.dims[1]));
-  const ValueId positions = with_caches.add_input("key_positions", ids(keys));
-  const ValueId documents = with_caches.add_input("key_documents", ids(keys));
+  const ValueId positions = with_caches.add_input(step_names::kKeyPositions, ids(keys));
+  const ValueId documents = with_caches.add_input(step_names::kKeyDocuments, ids(keys));
   std::vector<Cached> caches;
   for (std::size_t i = 0; i < nodes.size(); ++i) {
     for (const auto& [operand, name] : {std::pair{kKeys, "keys"}, {kValues, "values"}}) {

@@ -12,6 +12,8 @@ Graph choose_attention(Graph graph, const AttentionChoices& choices) {
       AttentionAttrs chosen = *attrs;
       chosen.whole_rows = choices.whole_rows;
       chosen.any_order = choices.any_order;
+      chosen.spread = choices.spread;
+      chosen.by_heads = choices.by_heads;
       node.op = make_op(chosen);
     }
   }

@@ -8,12 +8,14 @@ namespace tessera {
 struct AttentionChoices {
   bool whole_rows = false;
   bool any_order = false;
+  bool spread = false;
+  bool by_heads = false;
 
   friend bool operator==(const AttentionChoices&, const AttentionChoices&) = default;
 };
 
 // Tells the attention of a forward graph, and with it that of backward:
-//   y = attention(..)  ->  y = attention{whole_rows, any_order}(..)
+//   y = attention(..)  ->  y = attention{whole_rows, any_order, ..}(..)
 Graph choose_attention(Graph graph, const AttentionChoices& choices);
 
 }  // namespace tessera

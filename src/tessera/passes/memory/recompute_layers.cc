@@ -75,7 +75,8 @@ void add_kept(const Graph& graph, RecomputeKept how, std::vector<bool>& kept) {
       case RecomputeKept::kLastStage:
         break;
       case RecomputeKept::kAllButAttention:
-        keeps = !is_attention(graph, node);
+        // What attention alone gathers backward gathers again.
+        keeps = !is_attention(graph, node) && node.op->get_if<AllGatherAttrs>() == nullptr;
         break;
       case RecomputeKept::kEverySecondProduct:
         keeps = is_attention(graph, node) || is_sum_over_ranks(graph, node) ||

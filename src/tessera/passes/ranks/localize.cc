@@ -86,10 +86,10 @@ class Localizer {
   void widen_home(ValueId value, const Layout& wanted) {
     Layout& home = homes_[value.at()];
     for (std::size_t d = 0; d < home.dims.size(); ++d) {
-      const AxisSizes& axes = wanted.dims[d].axes;
-      if (home.dims[d].axes.empty() && !axes.empty() && contains_all(home.partial, axes)) {
+      const std::optional<AxisSizes> finer = axes_beyond(home.dims[d].axes, wanted.dims[d].axes);
+      if (finer && !finer->empty() && contains_all(home.partial, *finer)) {
         home.dims[d] = wanted.dims[d];
-        std::erase_if(home.partial, [&](const AxisSize& axis) { return contains(axes, axis); });
+        std::erase_if(home.partial, [&](const AxisSize& axis) { return contains(*finer, axis); });
       }
     }
   }

@@ -248,7 +248,7 @@ constexpr std::string_view kBlock = R"(graph "block" {
 TEST(Partition, CutsTheSequenceWhereNothingElseIs) {
   const DimAxes dims = {{"mlp", {.axes = kPair, .pads = true}},
                         {"vocab", {.axes = kPair, .pads = true}},
-                        {"seq", {.axes = kPair, .weak = true, .pads = true}}};
+                        {"seq", {.weak = kPair, .pads = true}}};
   EXPECT_EQ(to_string(partition(kBlock, dims, {})), R"(graph "block" {
   %0: i32[batch=2, seq=5] = input "tokens"
   %1: f32[vocab=4, embed=3] = parameter "table" normal(0, 1, 0)
@@ -284,7 +284,7 @@ TEST(Partition, CutsTheSequenceWhereNothingElseIs) {
 // whole, and its sum with the row product is cut where it lies.
 TEST(PropagateLayouts, AWeakCutStartsWhereItIsOfUse) {
   const DimAxes dims = {{"mlp", {.axes = kPair, .pads = true}},
-                        {"seq", {.axes = kPair, .weak = true, .pads = true}}};
+                        {"seq", {.weak = kPair, .pads = true}}};
   const LaidOutGraph laid_out = propagate_layouts(parse_graph(kBlock), dims, {});
   const auto layout = [&](std::size_t value) {
     return to_string(laid_out.values[value], laid_out.graph.values[value].type);
@@ -362,8 +362,11 @@ TEST(ResolveReshards, TakesTheCheapestCollectives) {
             "all_gather {axes=\"t=2 u=2\", bound=4}\nlocal_slice {axes=\"t=2\", dim=1}\n");
   EXPECT_EQ(resolved("[a: t=2, b]", "[a, b: u=2]"),
             "local_slice {axes=\"u=2\", dim=1}\nall_gather {axes=\"t=2\", bound=4}\n");
-  EXPECT_EQ(error_of(ErrorCode::kUnsupported, [] { resolved("[a: t=2 zigzag, b]", "[a, b]"); }),
-            "a reshard of a zigzag dim: [a: t=2 zigzag, b]");
+  // Parts are cut again, and put together again, alone.
+  EXPECT_EQ(resolved("[a: t=2, b]", "[a: t=2 u=2, b]"), "local_slice {axes=\"u=2\"}\n");
+  EXPECT_EQ(resolved("[a: t=2 u=2, b]", "[a: t=2, b]"), "all_gather {axes=\"u=2\", bound=2}\n");
+  EXPECT_EQ(resolved("[a: t=2, b] partial sum(u=2)", "[a: t=2 u=2, b]"),
+            "reduce_scatter {axes=\"u=2\"}\n");
 }
 
 std::string error_of_partition(ErrorCode code,
@@ -407,7 +410,7 @@ const StateAxes kTwoLevels = {
 TEST(RecomputeLayers, SharesGathersWithTheBackward) {
   const DimAxes dims = {{"mlp", {.axes = kPair, .pads = true}},
                         {"vocab", {.axes = kPair, .pads = true}},
-                        {"seq", {.axes = kPair, .weak = true, .pads = true}}};
+                        {"seq", {.weak = kPair, .pads = true}}};
   const Graph graph = recompute_layers(partition(kBlock, dims, {}));
   verify(graph);
   const auto gathers = std::ranges::count_if(graph.nodes, [](const Node& node) {

@@ -33,6 +33,13 @@ bool contains(const FactorRule::Factors& factors, const std::string& factor) {
 // The axes of every factor of a node that is cut.
 using Cuts = std::map<std::string, AxisSizes>;
 
+// The axes of a dim that both of its cuts cut.
+AxisSizes all_axes(const DimCut& cut) {
+  AxisSizes axes = cut.axes;
+  axes.insert(axes.end(), cut.weak.begin(), cut.weak.end());
+  return axes;
+}
+
 bool is_free(const Cuts& cuts, const AxisSizes& axes) {
   return std::ranges::none_of(cuts, [&](const auto& cut) { return overlap(cut.second, axes); });
 }
@@ -74,13 +81,15 @@ void require_divided(const std::string& factor,
                   to_string(axes));
 }
 
+// A factor and axes that names say and that do not cut it.
+using Refused = std::vector<std::pair<std::string, AxisSizes>>;
+
 // Factors whose dims are named for the same axes in all operands and results.
 Cuts named_cuts(const Node& node,
                 const FactorRule& rule,
                 std::span<const Layout> named,
-                const AxisSizes& partial) {
-  std::vector<std::pair<std::string, AxisSizes>> met;      // in order of first use
-  std::vector<std::pair<std::string, AxisSizes>> refused;  // what names say and cannot be
+                Refused& refused) {
+  std::vector<std::pair<std::string, AxisSizes>> met;  // in order of first use
   std::set<std::string> whole(rule.whole.begin(), rule.whole.end());
   for_each_dim(node, rule, [&](const std::string& factor, const DimPlace& place) {
     const AxisSizes& axes = named[place.value.at()].dims[place.dim].axes;
@@ -100,9 +109,6 @@ Cuts named_cuts(const Node& node,
     if (!axes.empty() && !whole.contains(factor) && is_free(cuts, axes)) {
       cuts[factor] = axes;
     }
-  }
-  for (const auto& [factor, axes] : refused) {
-    require_divided(factor, axes, cuts, partial);
   }
   return cuts;
 }
@@ -209,11 +215,15 @@ class Propagation {
   void lay_out(std::size_t index) {
     const Node& node = graph().nodes[index];
     const FactorRule& rule = rules_[index];
-    Cuts cuts = named_cuts(node, rule, named_, partial_);
+    Refused refused;
+    Cuts cuts = named_cuts(node, rule, named_, refused);
     // A cut factor's sums are folded on the way: into parts, not into the whole.
     AxisSizes kept = kept_partial(node);
     std::erase_if(kept, [&](const AxisSize& axis) { return !is_free(cuts, {axis}); });
     add_weak_cuts(index, kept, cuts);
+    for (const auto& [factor, axes] : refused) {
+      require_divided(factor, axes, cuts, partial_);
+    }
     std::vector<Layout>& operands = laid_out_.operands[index];
     operands.clear();
     for (std::size_t i = 0; i < node.operands.size(); ++i) {
@@ -269,8 +279,9 @@ class Propagation {
           if (cut == nullptr || !may_cut_weakly(index, factor, *cut, kept, cuts)) {
             return;
           }
-          if (demanded_[index].contains(factor) || is_supplied(place, *cut)) {
-            cuts[factor] = cut->axes;
+          if (contains(rules_[index].divide, factor) || demanded_[index].contains(factor) ||
+              is_supplied(place, *cut)) {
+            cuts[factor] = all_axes(*cut);
           }
         });
   }
@@ -278,9 +289,7 @@ class Propagation {
   // Null where the dim has none.
   const DimCut* weak_cut(const DimPlace& place) const {
     const auto found = dims_.find(graph()[place.value].type.dims[place.dim].name);
-    return found == dims_.end() || !found->second.weak || found->second.axes.empty()
-               ? nullptr
-               : &found->second;
+    return found == dims_.end() || found->second.weak.empty() ? nullptr : &found->second;
   }
 
   bool may_cut_weakly(std::size_t index,
@@ -289,8 +298,13 @@ class Propagation {
                       const AxisSizes& kept,
                       const Cuts& cuts) const {
     const FactorRule& rule = rules_[index];
-    if (contains(rule.whole, factor) || contains(rule.rewrite, factor) || overlap(kept, cut.axes) ||
-        !is_free(cuts, cut.axes)) {
+    if (contains(rule.whole, factor) || contains(rule.rewrite, factor) || overlap(kept, cut.weak) ||
+        !is_free(cuts, cut.weak)) {
+      return false;
+    }
+    // It cuts the parts that the other axes make.
+    const auto strong = cuts.find(factor);
+    if ((strong == cuts.end() ? AxisSizes() : strong->second) != cut.axes) {
       return false;
     }
     bool fits = true;
@@ -298,15 +312,17 @@ class Propagation {
         graph().nodes[index], rules_[index], [&](const std::string& other, const DimPlace& place) {
           const Dim& dim = graph()[place.value].type.dims[place.dim];
           fits = fits && (other != factor ||
-                          (!dim.count && (cut.pads || padding_of(dim.bound, cut.axes) == 0)));
+                          (!dim.count && (cut.pads || padding_of(dim.bound, all_axes(cut)) == 0)));
         });
     return fits;
   }
 
   // Whether an operand lies so already, or is a sum that may be folded so.
   bool is_supplied(const DimPlace& place, const DimCut& cut) const {
-    return place.is_operand && (layout(place.value).dims[place.dim].axes == cut.axes ||
-                                contains_all(layout(place.value).partial, cut.axes));
+    const AxisSizes& axes = layout(place.value).dims[place.dim].axes;
+    return place.is_operand &&
+           (axes == all_axes(cut) ||
+            (axes == cut.axes && contains_all(layout(place.value).partial, cut.weak)));
   }
 
   // Asks nodes whose results are whole and all read in a weak cut to make them so; whether any of
@@ -317,8 +333,9 @@ class Propagation {
       std::map<std::string, bool> wanted;  // by factor: all results that have it
       for_each_dim(
           graph().nodes[i], rules_[i], [&](const std::string& factor, const DimPlace& place) {
-            if (!place.is_operand && weak_cut(place) != nullptr) {
-              const bool is_cut = all_cut(place);
+            const DimCut* cut = place.is_operand ? nullptr : weak_cut(place);
+            if (cut != nullptr) {
+              const bool is_cut = all_cut(place, *cut);
               const auto [found, is_new] = wanted.try_emplace(factor, is_cut);
               found->second = found->second && is_cut;
             }
@@ -330,19 +347,20 @@ class Propagation {
     return is_more;
   }
 
-  // Whether the result is read, and everywhere cut along its dim, along which it is whole.
-  bool all_cut(const DimPlace& place) const {
+  // Whether the result is read, and everywhere cut weakly along its dim, along which it is not.
+  bool all_cut(const DimPlace& place, const DimCut& weak) const {
     const std::vector<NodeId>& readers = users_[place.value.at()];
-    if (!layout(place.value).dims[place.dim].axes.empty() || readers.empty() ||
+    if (layout(place.value).dims[place.dim].axes != weak.axes || readers.empty() ||
         is_output(place.value)) {
       return false;
     }
+    const AxisSizes axes = all_axes(weak);
     return std::ranges::all_of(readers, [&](NodeId reader) {
       const std::vector<ValueId>& operands = graph().nodes[reader.at()].operands;
       bool cut = true;
       for (std::size_t o = 0; o < operands.size(); ++o) {
         cut = cut && (operands[o] != place.value ||
-                      !laid_out_.operands[reader.at()][o].dims[place.dim].axes.empty());
+                      laid_out_.operands[reader.at()][o].dims[place.dim].axes == axes);
       }
       return cut;
     });

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <iterator>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -14,22 +15,19 @@
 namespace tessera {
 namespace {
 
+// The first axes that both begin with.
+AxisSizes shared_axes(const AxisSizes& a, const AxisSizes& b) {
+  const auto [end, other] = std::ranges::mismatch(a, b);
+  return {a.begin(), end};
+}
+
 // Finds the steps from one layout to another, each an op.
 class Resharding {
  public:
   explicit Resharding(const ReshardAttrs& attrs)
       : whole_(parse_tensor_type(attrs.type)),
         at_(parse_layout(attrs.from, whole_)),
-        to_(parse_layout(attrs.to, whole_)) {
-    for (const Layout* layout : {&at_, &to_}) {
-      TESSERA_REQUIRE(std::ranges::all_of(
-                          layout->dims,
-                          [](const DimLayout& dim) { return dim.order == DimOrder::kContiguous; }),
-                      ErrorCode::kUnsupported,
-                      "a reshard of a zigzag dim: {}",
-                      to_string(*layout, whole_));
-    }
-  }
+        to_(parse_layout(attrs.to, whole_)) {}
 
   std::vector<OpRef> steps() {
     fold();
@@ -54,7 +52,7 @@ class Resharding {
     }
     const bool is_max = at_.partial_op == PartialOp::kMax;
     for (std::size_t d = 0; d < at_.dims.size() && !is_max; ++d) {
-      if (at_.dims[d].axes.empty() && to_.dims[d].axes == axes) {
+      if (axes_beyond(at_.dims[d].axes, to_.dims[d].axes) == axes) {
         add(ReduceScatterAttrs{.axes = axes, .dim = index(d)});
         at_.dims[d] = to_.dims[d];
         return folded();
@@ -69,21 +67,22 @@ class Resharding {
     at_.partial_op = to_.partial_op;
   }
 
-  // A cut that goes from one dim to another, with all of its axes.
+  // A cut that goes from one dim to another, with all of the axes by which the two layouts differ.
   void exchange() {
     for (std::size_t from = 0; from < at_.dims.size(); ++from) {
-      const AxisSizes& axes = at_.dims[from].axes;
+      const AxisSizes shared = shared_axes(at_.dims[from].axes, to_.dims[from].axes);
+      const AxisSizes axes = axes_beyond(shared, at_.dims[from].axes).value();
       if (axes.empty() || at_.dims[from] == to_.dims[from]) {
         continue;
       }
       for (std::size_t to = 0; to < at_.dims.size(); ++to) {
-        if (at_.dims[to].axes.empty() && to_.dims[to].axes == axes) {
+        if (axes_beyond(at_.dims[to].axes, to_.dims[to].axes) == axes) {
           add(AllToAllAttrs{.axes = axes,
                             .from = index(from),
                             .to = index(to),
-                            .bound = whole_.dims[from].bound});
+                            .bound = whole_.dims[from].bound / num_ranks(shared)});
           at_.dims[to] = to_.dims[to];
-          at_.dims[from] = {};
+          at_.dims[from] = {.axes = shared};
           break;
         }
       }
@@ -92,21 +91,23 @@ class Resharding {
 
   void gather() {
     for (std::size_t d = 0; d < at_.dims.size(); ++d) {
-      if (at_.dims[d] != to_.dims[d] && !at_.dims[d].axes.empty()) {
+      const AxisSizes shared = shared_axes(at_.dims[d].axes, to_.dims[d].axes);
+      const AxisSizes gathered = axes_beyond(shared, at_.dims[d].axes).value();
+      if (at_.dims[d] != to_.dims[d] && !gathered.empty()) {
+        // Parts that are cut again have no padding.
         add(AllGatherAttrs{
-            .axes = at_.dims[d].axes, .dim = index(d), .bound = whole_.dims[d].bound});
-        at_.dims[d] = {};
+            .axes = gathered, .dim = index(d), .bound = whole_.dims[d].bound / num_ranks(shared)});
+        at_.dims[d] = {.axes = shared};
       }
     }
   }
 
   void slice() {
     for (std::size_t d = 0; d < at_.dims.size(); ++d) {
-      const AxisSizes& axes = to_.dims[d].axes;
-      if (at_.dims[d].axes.empty() &&
-          std::ranges::none_of(axes, [&](const AxisSize& axis) { return is_used(axis); }) &&
-          !axes.empty()) {
-        add(LocalSliceAttrs{.axes = axes, .dim = index(d)});
+      const std::optional<AxisSizes> axes = axes_beyond(at_.dims[d].axes, to_.dims[d].axes);
+      if (axes && !axes->empty() &&
+          std::ranges::none_of(*axes, [&](const AxisSize& axis) { return is_used(axis); })) {
+        add(LocalSliceAttrs{.axes = *axes, .dim = index(d)});
         at_.dims[d] = to_.dims[d];
       }
     }
