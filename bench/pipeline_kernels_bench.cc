@@ -15,7 +15,6 @@
 #include <cstdint>
 #include <cstdio>
 #include <cstdlib>
-#include <ctime>
 #include <exception>
 #include <map>
 #include <memory>
@@ -26,6 +25,7 @@
 #include <utility>
 #include <vector>
 
+#include "bench/cpu_seconds.h"
 #include "tessera/actions/schedules.h"
 #include "tessera/actions/split_layers.h"
 #include "tessera/actions/timeline.h"
@@ -51,12 +51,6 @@ using Clock = std::chrono::steady_clock;
 constexpr std::int64_t kRanks = 2;
 constexpr std::int64_t kMicrobatches = 8;
 constexpr double kBubble = 0.111;  // of the schedule
-
-double cpu_seconds(clockid_t clock) {
-  timespec time = {};
-  ::clock_gettime(clock, &time);
-  return static_cast<double>(time.tv_sec) + 1e-9 * static_cast<double>(time.tv_nsec);
-}
 
 // A row of 1f1b, or of data ranks where there are no layers by stage.
 RankRun run_of(const LlamaConfig& model, std::int64_t length, std::vector<std::int64_t> layers) {

@@ -83,7 +83,17 @@ TEST(PublishedRun, IsKeysAndTraits) {
   EXPECT_THAT(run.keys, Contains("--pipeline.layers=[8, 8, 8, 8]"));
   EXPECT_THAT(run.traits, Contains("recompute=full"));
   EXPECT_THAT(run.traits, Contains("no_reshard"));
-  EXPECT_THAT(run_with("cp", "2").keys, Contains("--parallel.context=2"));
+}
+
+TEST(PublishedRun, CutsStatesOverContextRanks) {
+  PublishedRow row = row_with("cp", "2");
+  row.gpus = 128;
+  row.shard_ranks.reset();
+  const PublishedRun run = express(row, shipped_defaults());
+  EXPECT_EQ(run.waits, "");
+  EXPECT_THAT(run.keys, Contains("--parallel.context=2"));
+  EXPECT_THAT(run.keys, Contains("--parallel.ranks=128"));
+  EXPECT_THAT(run.keys, Not(Contains(HasSubstr("--state.optimizer"))));
 }
 
 TEST(PublishedRun, SaysWhatItWaitsFor) {

@@ -176,7 +176,7 @@ TEST_F(EvalTest, IsTheValidationOfTheRun) {
       found.at("nats").get<double>() / std::numbers::ln2 / static_cast<double>(text.size()));
 }
 
-// Ranks as threads: data, tensor and both, weights whole or in slices.
+// Ranks as threads: data, tensor, context and more of them, weights whole or in slices.
 std::vector<std::vector<std::string>> layouts() {
   const std::string cluster =
       format("--cluster.file={}/configs/clusters/virtual-4.toml", TESSERA_SOURCE_DIR);
@@ -185,6 +185,8 @@ std::vector<std::vector<std::string>> layouts() {
           {"--parallel.tensor=2"},
           {"--parallel.tensor=4", "--parallel.sequence_parallel=false"},
           {"--parallel.data=2", "--parallel.tensor=2", "--comm.overlap=false"},
+          {"--parallel.context=2"},
+          {"--parallel.context=2", "--parallel.data=2", "--context.kind=ulysses"},
           {"--parallel.pipeline=2"},
           {"--parallel.data=2", "--parallel.tensor=2", "--parallel.pipeline=2"},
           {"--parallel.ranks=4", "--state.preset=hsdp@pair", cluster},

@@ -184,7 +184,7 @@ TEST_F(PlanTest, MarksWhatIsAllowed) {
   EXPECT_GT(marked, 0U);
   EXPECT_GT(plain, 0U);
   EXPECT_THAT(refused({"--allow=int2"}),
-              HasSubstr("expected a list of int8, int4, float8, overlap and recompute"));
+              HasSubstr("expected a list of int8, int4, float8, context, overlap and recompute"));
 }
 
 // As the steps that are simulated of each.

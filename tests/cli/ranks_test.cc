@@ -83,6 +83,12 @@ std::vector<Layout> all_layouts() {
       {"--parallel.ranks=8", "--train.microbatch=1", virtual_cluster(8), "--state.preset=zero2"});
   add("tensor", {"--parallel.ranks=2", "--parallel.tensor=2", "--train.microbatch=4"});
   add("both", {"--parallel.ranks=4", "--parallel.tensor=2", "--train.microbatch=4"});
+  add("context", {"--parallel.ranks=2", "--parallel.context=2", "--train.microbatch=8"});
+  add("ulysses",
+      {"--parallel.ranks=4",
+       "--parallel.context=2",
+       "--context.kind=ulysses",
+       "--train.microbatch=4"});
   // A second copy of the weights; its wires are those of full precision.
   add("zeropp",
       {"--parallel.ranks=8",

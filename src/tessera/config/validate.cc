@@ -318,16 +318,18 @@ void validate_gradients(const RunConfig& config) {
                   "{}: found bf16, with train.dtype = \"{}\": expected f32",
                   placed(config, "optimizer.gradients"),
                   name(config.train.dtype));
-  const std::int64_t data = config.parallel.data.value_or(1) * config.parallel.context;
-  TESSERA_REQUIRE(is_f32 || (data == 1 && config.train.global_batch == config.train.microbatch),
-                  ErrorCode::kInvalidConfig,
-                  "{}: found bf16, which are not added up, with {} data and context ranks and "
-                  "train.global_batch "
-                  "= {} in microbatches of {}: expected f32, or one of each",
-                  placed(config, "optimizer.gradients"),
-                  data,
-                  config.train.global_batch,
-                  config.train.microbatch);
+  const std::int64_t context = config.parallel.context;
+  const std::int64_t data = config.parallel.data.value_or(1);
+  TESSERA_REQUIRE(
+      is_f32 || (data * context == 1 && config.train.global_batch == config.train.microbatch),
+      ErrorCode::kInvalidConfig,
+      "{}: found bf16, which are not added up, with {} data ranks{} and "
+      "train.global_batch = {} in microbatches of {}: expected f32, or one of each",
+      placed(config, "optimizer.gradients"),
+      data,
+      context > 1 ? format(", {} context ranks", context) : "",
+      config.train.global_batch,
+      config.train.microbatch);
 }
 
 void validate_schedule(const RunConfig& config) {
