@@ -266,6 +266,8 @@ TEST_F(EvalTest, RefusesLayoutsThatDoNotFit) {
   EXPECT_THAT(error("--parallel.tensor=3"),
               HasSubstr("--parallel.tensor=3: parallel.tensor: found 3, expected a divisor of "
                         "model.heads = 4"));
+  EXPECT_THAT(error("--parallel.context=7"),
+              HasSubstr("--parallel.context=7: found 7, and the model's sequences of "));
   EXPECT_THAT(error("--train.steps=3"),
               HasSubstr("--train.steps=3: expected a key that says on what ranks the evaluation "
                         "runs"));

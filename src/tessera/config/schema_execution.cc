@@ -42,10 +42,9 @@ ConfigSection parallel() {
        row("context",
            &S::context,
            codec::size(),
-           "Parts of each sequence, for those that are longer than a rank has memory for: "
-           "attention "
-           "gathers keys and values, which pays where their heads are few. Parameters are cut over "
-           "these ranks as over data ranks."),
+           "Parts of each sequence, for those that are longer than a rank has memory for: their "
+           "length is a multiple of twice as many. Training state is cut over these ranks as over "
+           "data ranks."),
        row("pipeline",
            &S::pipeline,
            codec::size(),

@@ -420,16 +420,19 @@ std::int64_t context_unit(const RunConfig& config) {
 }
 
 void require_context_length(const RunConfig& config, std::string_view name, std::int64_t length) {
+  const std::int64_t context = config.parallel.context;
+  const std::int64_t of_order = context_unit(context, config.context.layout().balance);
   const std::int64_t unit = context_unit(config);
-  const std::int64_t factor = unit / config.parallel.context;
+  std::string factors = of_order > context ? "2 * parallel.context" : "parallel.context";
+  factors += unit > of_order ? ", parallel.tensor * parallel.context" : "";
   const std::int64_t below = length / unit * unit;
   TESSERA_REQUIRE(length % unit == 0,
                   ErrorCode::kInvalidConfig,
-                  "{} = {} is not a multiple of {} ({}parallel.context); {}{} {}",
+                  "{} = {} is not a multiple of {} ({}); {}{} {}",
                   placed(config, name),
                   length,
                   unit,
-                  factor > 1 ? format("{} * ", factor) : "",
+                  factors,
                   below > 0 ? format("{} or ", below) : "",
                   below + unit,
                   below > 0 ? "are" : "is");

@@ -189,7 +189,8 @@ TEST(Validate, ContextRanksDivideRanksTokensAndHeads) {
           {.ranks = 8, .data = std::nullopt, .context = 8}, 5, {.balance = ContextBalance::kNone}),
       "data.sequence_length = 5 is not a multiple of 8 (parallel.context); 8 is");
   EXPECT_EQ(error({.ranks = 8, .data = std::nullopt, .tensor = 4, .context = 2}, 12),
-            "data.sequence_length = 12 is not a multiple of 8 (4 * parallel.context); 8 or 16 are");
+            "data.sequence_length = 12 is not a multiple of 8 (2 * parallel.context, "
+            "parallel.tensor * parallel.context); 8 or 16 are");
   EXPECT_EQ(
       error({.ranks = 8, .data = std::nullopt, .context = 8}, 32, {.kind = ContextKind::kUlysses}),
       "parallel.context: found 8, expected with context.kind = \"ulysses\" a divisor of the 4 "

@@ -81,14 +81,13 @@ RunConfig evaluation_config(const TrainedModel& trained, std::span<const std::st
   config.train.global_batch =
       config.train.microbatch * config.parallel.data.value_or(1) * pipeline_microbatches(config);
   const std::int64_t unit = context_unit(config);
-  TESSERA_REQUIRE(
-      config.data.sequence_length % unit == 0,
-      ErrorCode::kInvalidConfig,
-      "parallel.context = {}: the model's sequences of {} tokens are no multiple of {}, "
-      "expected context ranks that can share them",
-      config.parallel.context,
-      config.data.sequence_length,
-      unit);
+  TESSERA_REQUIRE(config.data.sequence_length % unit == 0,
+                  ErrorCode::kInvalidConfig,
+                  "--parallel.context={0}: found {0}, and the model's sequences of {1} tokens are "
+                  "no multiple of {2}",
+                  config.parallel.context,
+                  config.data.sequence_length,
+                  unit);
   validate(config);
   return config;
 }
