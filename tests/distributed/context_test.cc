@@ -173,8 +173,8 @@ TEST(Ulysses, SendsWhatTheFormulaSays) {
     RankRun run = ulysses_run({.context = context});
     run.steps = 1;
     const std::int64_t rows = run.global_batch * run.sequence_length / context;
-    const std::int64_t of_token = 6 * 4 * (2 * 8 + 2 * 8);  // q and o, k and v
-    const std::int64_t bytes = 2 * 3 * rows * of_token / context * (context - 1);
+    constexpr std::int64_t kOfToken = std::int64_t{6} * 4 * (2 * 8 + 2 * 8);  // q and o, k and v
+    const std::int64_t bytes = 6 * rows * kOfToken / context * (context - 1);
     const RankResult result = run_ranks(run);
     EXPECT_EQ(result.sent.begin()->second.at(static_cast<std::size_t>(TrafficClass::kTensor)),
               bytes)

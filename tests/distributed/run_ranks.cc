@@ -217,33 +217,43 @@ class RankTrainer {
   std::int64_t load_batch(std::int64_t step) {
     const std::int64_t rows = run_.global_batch / run_.microbatches / layout_.num_data();
     const std::int64_t place = data_place(run_.mesh, world_.rank());
-    const std::int64_t vocab = description(run_).vocab;
     for (std::int64_t m = 0; m < run_.microbatches; ++m) {
       for (std::int64_t r = 0; r < rows; ++r) {
         const std::int64_t sequence = (m * layout_.num_data() + place) * rows + r;
-        // A stage of a pipeline has not all inputs.
-        const auto numbers =
-            std::ranges::find(program_.inputs, step_names::kSequences, &Binding::name);
-        if (numbers != program_.inputs.end()) {
-          reinterpret_cast<std::int32_t*>(executor_.bytes(*numbers, m).data())[r] =
-              static_cast<std::int32_t>(step * run_.global_batch + sequence);
-        }
-        SequenceRow row = empty_row(run_.sequence_length);
-        for (std::int64_t t = 0; t < run_.sequence_length; ++t) {
-          const auto i = static_cast<std::size_t>(t);
-          const std::int64_t length =
-              run_.document_length > 0 ? run_.document_length : run_.sequence_length;
-          row.tokens[i] = step == run_.unknown_token_step && r == 0 && t == 0
-                              ? static_cast<std::int32_t>(vocab)
-                              : token(step, sequence, t, vocab);
-          row.positions[i] = static_cast<std::int32_t>(t % length);
-          row.documents[i] = static_cast<std::int32_t>(t / length);
-          row.labels[i] = counts(sequence, t) ? token(step, sequence, t + 1, vocab) : -1;
+        load_number(step * run_.global_batch + sequence, r, m);
+        SequenceRow row = sequence_row(step, sequence);
+        if (step == run_.unknown_token_step && r == 0) {
+          row.tokens[0] = static_cast<std::int32_t>(description(run_).vocab);
         }
         write_row(executor_, row, context_part(layout_, world_.rank()), r, m);
       }
     }
     return num_labels();
+  }
+
+  // Where the program has that input: a stage of a pipeline has not all.
+  void load_number(std::int64_t number, std::int64_t row, std::int64_t microbatch) {
+    const auto found = std::ranges::find(program_.inputs, step_names::kSequences, &Binding::name);
+    if (found != program_.inputs.end()) {
+      auto* const numbers =
+          reinterpret_cast<std::int32_t*>(executor_.bytes(*found, microbatch).data());
+      numbers[row] = static_cast<std::int32_t>(number);
+    }
+  }
+
+  SequenceRow sequence_row(std::int64_t step, std::int64_t sequence) const {
+    const std::int64_t vocab = description(run_).vocab;
+    const std::int64_t length =
+        run_.document_length > 0 ? run_.document_length : run_.sequence_length;
+    SequenceRow row = empty_row(run_.sequence_length);
+    for (std::int64_t t = 0; t < run_.sequence_length; ++t) {
+      const auto i = static_cast<std::size_t>(t);
+      row.tokens[i] = token(step, sequence, t, vocab);
+      row.positions[i] = static_cast<std::int32_t>(t % length);
+      row.documents[i] = static_cast<std::int32_t>(t / length);
+      row.labels[i] = counts(sequence, t) ? token(step, sequence, t + 1, vocab) : -1;
+    }
+    return row;
   }
 
   // Those that count in the whole batch.
