@@ -130,6 +130,19 @@ TEST(NcclReserve, GrowsWithGroupsAndPeers) {
   EXPECT_EQ(nccl_reserve_bytes(layout, false, 3), kAll + (4 + 7 + 3) * kPeer) << "three channels";
 }
 
+// Heads are exchanged with all context ranks, by the stream that computes; gathers go round a ring.
+TEST(NcclReserve, HasThePeersOfExchangedHeads) {
+  constexpr std::int64_t kMebibyte = std::int64_t{1} << 20;
+  constexpr std::int64_t kPeer = kMebibyte * 32 * 12;
+  constexpr std::int64_t kAll = 256 * kMebibyte;
+  RunLayout layout;
+  layout.mesh.axes = {
+      {.name = "context", .group = AxisGroup::kContext, .size = 8, .level = "node"}};
+  EXPECT_EQ(nccl_reserve_bytes(layout, true, 0), kAll + 4 * kPeer);
+  layout.context.kind = ContextKind::kUlysses;
+  EXPECT_EQ(nccl_reserve_bytes(layout, true, 0), kAll + (4 + 7) * kPeer);
+}
+
 // Over a network 4 channels of 20 MiB for each of those that a rank exchanges with.
 TEST(NcclReserve, IsLessForPeersOfOtherNodes) {
   constexpr std::int64_t kMebibyte = std::int64_t{1} << 20;
