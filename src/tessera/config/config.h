@@ -41,10 +41,6 @@ void validate(const RunConfig& config, ConfigUse use = ConfigUse::kRun);
 // Checks [parallel] as far as it is given. Errors: kInvalidConfig.
 void validate_degrees(const RunConfig& config);
 
-// That context ranks can share sequences of so many tokens, the value of the key `name`. Errors:
-// kInvalidConfig, with the nearest lengths that they can.
-void require_context_length(const RunConfig& config, std::string_view name, std::int64_t length);
-
 // Lengths of sequences that context ranks can share are multiples of it; 1 without any.
 std::int64_t context_unit(const RunConfig& config);
 

@@ -108,14 +108,14 @@ void validate_exchanged_heads(const RunConfig& config) {
   TESSERA_REQUIRE(left % context == 0,
                   ErrorCode::kInvalidConfig,
                   "{}: found {}, expected with context.kind = \"ulysses\" a divisor of the {} that "
-                  "parallel.tensor = {} leaves of {} = {}: {} takes any number",
+                  "parallel.tensor = {} leaves of {} = {}: context.kind = \"gather\" "
+                  "takes any number",
                   placed(config, "parallel.context"),
                   context,
                   format_plural(left, "head"),
                   config.parallel.tensor,
                   config.model.kv_heads ? "model.kv_heads" : "model.heads",
-                  *heads,
-                  "context.kind = \"gather\"");
+                  *heads);
 }
 
 void require_files(const RunConfig& config,
@@ -419,25 +419,6 @@ std::int64_t context_unit(const RunConfig& config) {
                        parallel.sequence_parallel ? parallel.tensor : 1);
 }
 
-void require_context_length(const RunConfig& config, std::string_view name, std::int64_t length) {
-  const std::int64_t context = config.parallel.context;
-  const std::int64_t of_order = context_unit(context, config.context.layout().balance);
-  const std::int64_t unit = context_unit(config);
-  std::string factors = of_order > context ? "2 * parallel.context" : "parallel.context";
-  factors += unit > of_order ? ", parallel.tensor * parallel.context" : "";
-  const std::int64_t below = length / unit * unit;
-  TESSERA_REQUIRE(length % unit == 0,
-                  ErrorCode::kInvalidConfig,
-                  "{} = {} is not a multiple of {} ({}); {}{} {}",
-                  placed(config, name),
-                  length,
-                  unit,
-                  factors,
-                  below > 0 ? format("{} or ", below) : "",
-                  below + unit,
-                  below > 0 ? "are" : "is");
-}
-
 void validate_degrees(const RunConfig& config) {
   const ParallelSection& parallel = config.parallel;
   if (!parallel.ranks) {
@@ -487,6 +468,29 @@ void validate_dropout(const RunConfig& config) {
       config.train.dropout);
 }
 
+namespace {
+
+// Context ranks must be able to share sequences.
+void require_context_length(const RunConfig& config) {
+  const std::int64_t length = config.data.sequence_length;
+  const std::int64_t context = config.parallel.context;
+  const std::int64_t of_order = context_unit(context, config.context.layout().balance);
+  const std::int64_t unit = context_unit(config);
+  std::string factors = of_order > context ? "2 * parallel.context" : "parallel.context";
+  factors += unit > of_order ? ", parallel.tensor * parallel.context" : "";
+  const std::int64_t below = length / unit * unit;
+  TESSERA_REQUIRE(length % unit == 0,
+                  ErrorCode::kInvalidConfig,
+                  "{} = {} is not a multiple of {} ({}); {}{} {}",
+                  placed(config, "data.sequence_length"),
+                  length,
+                  unit,
+                  factors,
+                  below > 0 ? format("{} or ", below) : "",
+                  below + unit,
+                  below > 0 ? "are" : "is");
+}
+
 void validate_context(const RunConfig& config) {
   const std::int64_t context = config.parallel.context;
   if (context == 1) {
@@ -498,7 +502,7 @@ void validate_context(const RunConfig& config) {
                     placed(config, is_kind ? "context.kind" : "context.balance"));
     return;
   }
-  require_context_length(config, "data.sequence_length", config.data.sequence_length);
+  require_context_length(config);
   TESSERA_REQUIRE(config.context.kind != ContextKind::kUlysses ||
                       config.context.balance != ContextBalance::kZigzag,
                   ErrorCode::kInvalidConfig,
@@ -527,6 +531,8 @@ void validate_context(const RunConfig& config) {
                   config.train.dropout,
                   context);
 }
+
+}  // namespace
 
 void validate_run(const RunConfig& config, ConfigUse use) {
   if (use == ConfigUse::kRun) {
