@@ -111,7 +111,7 @@ CompileOptions compile_options(const Case& test, Backend& backend, bool on_cpu) 
           .logits_bytes = on_cpu ? 0 : kDeviceLogitsBytes,
           .round_logits = test.round_logits,
           .round_gradients = test.round_gradients,
-          .recompute = test.recompute,
+          .recompute = test.recompute ? recompute_all() : RecomputeRules(),
           .gelu_products = !on_cpu && test.gelu_products,
           .workspace_bytes = workspace_of(backend)};
 }

@@ -222,11 +222,9 @@ std::vector<std::string> traits_of(const PublishedRow& row) {
   if (row.has_dropout) {
     traits.emplace_back("dropout");
   }
-  if (row.recompute != "none") {
-    std::string trait = "recompute=" + row.recompute;
-    std::ranges::replace(trait, '-', '_');
-    traits.push_back(std::move(trait));
-  }
+  std::string recompute = "recompute=" + row.recompute;
+  std::ranges::replace(recompute, '-', '_');
+  traits.push_back(std::move(recompute));
   if (row.dtype == "fp8-tensorwise-gather") {
     traits.emplace_back("fp8_all_gather");
   }

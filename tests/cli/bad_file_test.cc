@@ -291,7 +291,7 @@ TEST_F(BadFileTest, PlanThatDoesNotFit) {
   const std::int64_t least = arena_bytes({"--memory.recompute=full"});
   ASSERT_LT(least, needed);
   const std::string limit = format("--memory.limit_bytes={}", least);
-  const Outcome refused = train("run", {limit});
+  const Outcome refused = train("run", {limit, "--memory.recompute=none"});
   EXPECT_EQ(refused.code, 4);
   EXPECT_THAT(refused.err,
               AllOf(HasSubstr(format("error: the run needs {} and may use {} (memory.limit_bytes)",
@@ -305,6 +305,7 @@ TEST_F(BadFileTest, PlanThatDoesNotFit) {
   EXPECT_FALSE(std::filesystem::exists(path("run/metrics.jsonl")));
 
   EXPECT_EQ(train("run", {limit, "--memory.recompute=full"}).code, 0);
+  EXPECT_EQ(train("fitted", {limit}).code, 0);
 
   const std::vector<std::string> smallest = {"--memory.recompute=full", "--train.microbatch=1"};
   const std::string too_little = format("--memory.limit_bytes={}", arena_bytes(smallest) - 1);
@@ -317,7 +318,8 @@ TEST_F(BadFileTest, ExplainSaysWhetherAPlanFits) {
   const std::string needed = format_bytes(arena_bytes({}));
   const Outcome fits = tessera({"explain", "run.toml"});
   EXPECT_THAT(fits.out, HasSubstr(format("  it fits: it needs {}, and this machine has", needed)));
-  const Outcome limited = tessera({"explain", "run.toml", "--memory.limit_bytes=1024000"});
+  const Outcome limited =
+      tessera({"explain", "run.toml", "--memory.limit_bytes=1024000", "--memory.recompute=none"});
   EXPECT_THAT(limited.out,
               HasSubstr(format("  it does not fit: it needs {}, and memory.limit_bytes allows {}\n",
                                needed,
@@ -344,7 +346,7 @@ latency = "1 us"
     return outcome.out + outcome.err;
   };
   EXPECT_THAT(
-      on_a_chip_of(arena_bytes({}) - 1, {}),
+      on_a_chip_of(arena_bytes({}) - 1, {"--memory.recompute=none"}),
       HasSubstr(format("  it does not fit: it needs {}, and a chip of the cluster has ", needed)));
   // The copy from which a save is written in the background is the host's.
   EXPECT_THAT(on_a_chip_of(arena_bytes({}), {"--checkpoint.every=4"}),

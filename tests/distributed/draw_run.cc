@@ -173,6 +173,27 @@ RankRun draw_run(Draw& draw) {
   return run;
 }
 
+RecomputeRules draw_rules(Draw& draw, const RankRun& run) {
+  RecomputeRules rules;
+  for (std::int64_t layer = 0; layer < num_layers(run); ++layer) {
+    if (draw.one_in(4)) {
+      continue;
+    }
+    RecomputeRule rule = {.first = layer, .end = layer + 1};
+    rule.kept = draw.one_of(std::vector(kRecomputeKept.begin(), kRecomputeKept.end()));
+    if (!run.float8) {
+      for (const char* const op : {"matmul.0", "matmul.1", "matmul.2", "matmul.3"}) {
+        const std::int64_t place = draw.between(0, 2);
+        if (place < 2) {
+          (place == 0 ? rule.keep : rule.again).emplace_back(op);
+        }
+      }
+    }
+    rules.push_back(std::move(rule));
+  }
+  return rules;
+}
+
 std::string text(const RankRun& run) {
   return format(
       "{} on {} ranks ({} of context, {}), microbatches {}, batch {}, length {}, {}, placement "

@@ -50,6 +50,10 @@ RankRun draw_run(Draw& draw);
 // Over how many ranks states are cut; gradients as `grad` says, where it does.
 Placement draw_placement(Draw& draw, const Mesh& mesh, std::optional<std::int64_t> grad = {});
 
+// How each of the layers is recomputed, if it is: ops by name where the run multiplies with
+// matmuls.
+RecomputeRules draw_rules(Draw& draw, const RankRun& run);
+
 // Says what was drawn.
 std::string text(const RankRun& run);
 

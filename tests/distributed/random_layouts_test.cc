@@ -60,7 +60,8 @@ TEST_P(RandomLayouts, ChangeNothing) {
     other.fuse = !draw.one_in(2);
     other.overlap = draw.one_in(2);
     if (what == std::string("recompute")) {
-      other.recompute = true;
+      other.recompute = draw.one_in(3);
+      other.rules = draw_rules(draw, run);
     } else if (what == std::string("no fusion")) {
       other.fuse = false;
     } else if (what == std::string("overlap")) {

@@ -87,6 +87,7 @@ struct RankRun {
   std::optional<Float8Options> float8 = {};
   bool recompute = false;
   RecomputeKept kept = RecomputeKept::kInputs;  // where it is recomputed
+  RecomputeRules rules = {};                    // where it is not
   AttentionKernels attention = AttentionKernels::kFlash;
   std::optional<double> dropout = {};
   bool joins_accumulation = true;

@@ -131,16 +131,17 @@ class GoldenModel {
     const nlohmann::json& optimizer = golden_.at("optimizer");
     start(training_graph(description_, golden_.at("batch"), seq(), form.dtype),
           [&](const Graph& graph) {
-            return compile_training(graph,
-                                    {.update = {.beta1 = optimizer.at("beta1"),
-                                                .beta2 = optimizer.at("beta2"),
-                                                .eps = optimizer.at("eps"),
-                                                .weight_decay = optimizer.at("weight_decay"),
-                                                .clip = optimizer.at("clip"),
-                                                .num_microbatches = microbatches()},
-                                     .recompute = form.recompute,
-                                     .fuse = form.fuse,
-                                     .workspace_bytes = workspace_of(*backend_)});
+            return compile_training(
+                graph,
+                {.update = {.beta1 = optimizer.at("beta1"),
+                            .beta2 = optimizer.at("beta2"),
+                            .eps = optimizer.at("eps"),
+                            .weight_decay = optimizer.at("weight_decay"),
+                            .clip = optimizer.at("clip"),
+                            .num_microbatches = microbatches()},
+                 .recompute = form.recompute ? recompute_all() : RecomputeRules(),
+                 .fuse = form.fuse,
+                 .workspace_bytes = workspace_of(*backend_)});
           });
   }
 

@@ -144,8 +144,7 @@ class GoldenRun {
                     .clip = optimizer.at("clip"),
                     .num_microbatches = config("batch") / config("microbatch")},
          .float8 = variant.float8,
-         .recompute = variant.recompute,
-         .kept = variant.kept,
+         .recompute = variant.recompute ? recompute_all(variant.kept) : RecomputeRules(),
          .fuse = variant.fuse,
          .group_gemms = variant.group_gemms,
          .workspace_bytes = workspace_of(*backend_)});

@@ -129,7 +129,7 @@ class LoraModel {
                                        .weight_decay = optimizer.at("weight_decay"),
                                        .clip = optimizer.at("clip"),
                                        .num_microbatches = variant.microbatches},
-                            .recompute = variant.recompute,
+                            .recompute = variant.recompute ? recompute_all() : RecomputeRules(),
                             .fuse = variant.fuse,
                             .group_gemms = variant.group_gemms,
                             .workspace_bytes = workspace()}));

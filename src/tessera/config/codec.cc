@@ -1,6 +1,7 @@
 #include "tessera/config/codec.h"
 
 #include <algorithm>
+#include <charconv>
 #include <cmath>
 #include <limits>
 #include <optional>
@@ -8,6 +9,8 @@
 
 #include "tessera/base/error.h"
 #include "tessera/base/expand_path.h"
+#include "tessera/base/format.h"
+#include "tessera/base/units.h"
 
 namespace tessera::codec {
 namespace {
@@ -80,6 +83,49 @@ Codec<std::int64_t> at_least(std::int64_t min) {
 
 Codec<std::int64_t> between(std::int64_t min, std::int64_t max) {
   return integer(min, max, format("integer from {} to {}", min, max));
+}
+
+Codec<std::int64_t> bytes() {
+  const std::string expected = "bytes, such as 6000000000 or \"6 GB\", at least 0";
+  const auto read = [=](const ConfigValue& value) {
+    const auto* const number = std::get_if<std::int64_t>(&value.data);
+    std::int64_t count = number != nullptr ? *number : -1;
+    if (number == nullptr) {
+      const auto& text = require<std::string>(value, expected);
+      const char* const end = text.data() + text.size();
+      const auto [rest, error] = std::from_chars(text.data(), end, count);
+      if (error != std::errc{} || rest != end) {
+        const double quantity = parse_quantity(text, "B").value_or(-1.0);
+        count = quantity >= 0 && quantity < 0x1p62 ? static_cast<std::int64_t>(quantity) : -1;
+      }
+    }
+    if (count < 0) {
+      refuse(value, expected);
+    }
+    return count;
+  };
+  return {.expected = expected,
+          .form = ValueForm::kText,
+          .read = read,
+          .write = [](std::int64_t count) { return ConfigValue{count}; }};
+}
+
+Codec<RecomputedLayers> recomputed_layers() {
+  const std::string expected =
+      "\"all\", a number of layers, at least 1, or two numbers of layers, as \"4-11\"";
+  const auto read = [=](const ConfigValue& value) {
+    const auto* const number = std::get_if<std::int64_t>(&value.data);
+    const std::optional<RecomputedLayers> layers = parse_recomputed_layers(
+        number != nullptr ? format("{}", *number) : require<std::string>(value, expected));
+    if (!layers) {
+      refuse(value, expected);
+    }
+    return *layers;
+  };
+  return {.expected = expected,
+          .form = ValueForm::kText,
+          .read = read,
+          .write = [](const RecomputedLayers& layers) { return ConfigValue{to_string(layers)}; }};
 }
 
 Codec<std::int64_t> size() {

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "tessera/base/error.h"
+#include "tessera/config/run_config.h"
 #include "tessera/config/schema.h"
 #include "tessera/config/value.h"
 
@@ -48,6 +49,9 @@ Codec<bool> boolean();
 Codec<std::int64_t> at_least(std::int64_t min);
 Codec<std::int64_t> between(std::int64_t min, std::int64_t max);
 
+// Bytes as a whole number, or with a unit: "6 GB", "5.5 GiB".
+Codec<std::int64_t> bytes();
+
 // Counts and dims: the product of two fits in 64 bits.
 Codec<std::int64_t> size();
 Codec<std::int64_t> size_or_zero();
@@ -67,6 +71,8 @@ Codec<std::vector<std::string>> text_list();
 // Paths of files and folders, expanded as they are read (base/expand_path.h).
 Codec<std::string> path();
 Codec<std::vector<std::string>> path_list();
+
+Codec<RecomputedLayers> recomputed_layers();
 
 // A whole number or a name, held as text.
 Codec<std::string> degree();

@@ -209,6 +209,43 @@ TEST(ParseConfig, ADegreeIsANumberOrALevel) {
             "of a level");
 }
 
+TEST(ParseConfig, BytesMayHaveAUnit) {
+  const auto limit = [](const std::string& text) {
+    RunConfig config;
+    apply_override(config, "--memory.limit_bytes=" + text);
+    return config.memory.limit_bytes;
+  };
+  EXPECT_EQ(limit("6000000000"), 6000000000);
+  EXPECT_EQ(limit("6 GB"), 6000000000);
+  EXPECT_EQ(limit("1.5GiB"), 3LL << 29);
+  EXPECT_EQ(limit("0"), 0);
+  EXPECT_EQ(parse_run_config("[memory]\nlimit_bytes = \"2 KiB\"", "run.toml").memory.limit_bytes,
+            2048);
+  for (const char* const text : {"6 GX", "-1", "-1 GB", "1e300 GB", "nan B", "six"}) {
+    EXPECT_THAT(override_error(std::string("--memory.limit_bytes=") + text),
+                testing::HasSubstr("expected bytes, such as 6000000000 or \"6 GB\", at least 0"))
+        << text;
+  }
+}
+
+TEST(ParseConfig, LayersAreAllOrSoManyOrARange) {
+  const auto layers = [](const std::string& text) {
+    RunConfig config;
+    apply_override(config, "--memory.recompute_layers=" + text);
+    EXPECT_EQ(to_string(config.memory.recompute_layers), text);
+    return config.memory.recompute_layers;
+  };
+  EXPECT_TRUE(layers("all").is_all());
+  EXPECT_EQ(layers("8"), RecomputedLayers{.of_stage = 8});
+  EXPECT_EQ(layers("4-11"), (RecomputedLayers{.first = 4, .end = 12}));
+  EXPECT_EQ(layers("0-0"), (RecomputedLayers{.first = 0, .end = 1}));
+  for (const char* const text : {"0", "-1", "3-1", "1-", "-", "2-3-4", "some", "99999999999"}) {
+    EXPECT_THAT(override_error(std::string("--memory.recompute_layers=") + text),
+                testing::HasSubstr("expected \"all\", a number of layers"))
+        << text;
+  }
+}
+
 TEST(Override, ScalarsAndWords) {
   EXPECT_EQ(with_override("--train.steps=12").train.steps, 12);
   EXPECT_EQ(with_override("--optimizer.lr=3e-3").optimizer.lr, 3e-3);

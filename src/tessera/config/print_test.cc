@@ -149,7 +149,11 @@ RunConfig unusual_config() {
             .overlap = false,
             .overlap_layers = 2};
   c.cluster = {.file = "c.toml"};
-  c.memory = {.recompute = Recompute::kFull, .limit_bytes = 1LL << 40};
+  c.memory = {.recompute = Recompute::kSelective,
+              .keep = {"rms_norm.0"},
+              .recompute_ops = {"add"},
+              .recompute_layers = {.first = 1, .end = 3},
+              .limit_bytes = 1LL << 40};
   c.checkpoint = {.every = 7,
                   .every_minutes = 2.5,
                   .keep = 0,

@@ -1,5 +1,6 @@
 #include "tessera/config/run_config.h"
 
+#include <charconv>
 #include <string>
 #include <string_view>
 
@@ -82,10 +83,14 @@ std::string_view to_string(DecayedWeights decay) {
 
 std::string_view to_string(Recompute recompute) {
   switch (recompute) {
+    case Recompute::kAuto:
+      return "auto";
     case Recompute::kNone:
       return "none";
     case Recompute::kFull:
       return "full";
+    case Recompute::kSelective:
+      return "selective";
     case Recompute::kFullButLastStage:
       return "full_but_last_stage";
     case Recompute::kAttention:
@@ -94,6 +99,35 @@ std::string_view to_string(Recompute recompute) {
       return "every_second_product";
   }
   return "?";
+}
+
+std::string to_string(const RecomputedLayers& layers) {
+  return layers.is_all()       ? "all"
+         : layers.of_stage > 0 ? format("{}", layers.of_stage)
+                               : format("{}-{}", layers.first, layers.end - 1);
+}
+
+std::optional<RecomputedLayers> parse_recomputed_layers(std::string_view text) {
+  if (text == "all") {
+    return RecomputedLayers();
+  }
+  const auto number = [](std::string_view digits) -> std::optional<std::int64_t> {
+    std::int64_t value = 0;
+    const char* const end = digits.data() + digits.size();
+    const auto [rest, error] = std::from_chars(digits.data(), end, value);
+    const bool is_count = error == std::errc{} && rest == end && value >= 0 && value < INT32_MAX;
+    return is_count ? std::optional(value) : std::nullopt;
+  };
+  const std::size_t dash = text.find('-');
+  const std::optional<std::int64_t> first = number(text.substr(0, dash));
+  if (dash == std::string_view::npos) {
+    return first && *first > 0 ? std::optional(RecomputedLayers{.of_stage = *first}) : std::nullopt;
+  }
+  const std::optional<std::int64_t> last = number(text.substr(dash + 1));
+  if (!first || !last || *last < *first) {
+    return std::nullopt;
+  }
+  return RecomputedLayers{.first = *first, .end = *last + 1};
 }
 
 std::string_view to_string(AttentionOps ops) {

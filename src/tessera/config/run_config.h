@@ -27,7 +27,15 @@ enum class RawTokens { kU16, kU32 };
 enum class ChatTemplateName { kAuto, kLlama3, kChatml };
 enum class OptimizerName { kAdamW };
 enum class DecayedWeights { kAll, kMatrices };
-enum class Recompute { kNone, kFull, kFullButLastStage, kAttention, kEverySecondProduct };
+enum class Recompute {
+  kAuto,
+  kNone,
+  kFull,
+  kSelective,
+  kFullButLastStage,
+  kAttention,
+  kEverySecondProduct
+};
 enum class AttentionOps { kFlash, kFusedSoftmax, kUnfused };
 enum class Reduction { kOrdered, kNative };
 enum class Float8Recipe { kOff, kTensorwise, kRowwise };
@@ -195,8 +203,27 @@ struct ClusterSection {
   bool operator==(const ClusterSection&) const = default;
 };
 
+// "all", "8": so many from the front of each stage, "4-11": from one to another.
+struct RecomputedLayers {
+  std::int64_t of_stage = 0;  // from its front; 0: see the others
+  std::int64_t first = 0;
+  std::int64_t end = 0;  // 0: all
+
+  bool is_all() const { return of_stage == 0 && end == 0; }
+
+  bool operator==(const RecomputedLayers&) const = default;
+};
+
+std::string to_string(const RecomputedLayers& layers);
+
+// Nothing where the text is of none of these forms.
+std::optional<RecomputedLayers> parse_recomputed_layers(std::string_view text);
+
 struct MemorySection {
-  Recompute recompute = Recompute::kNone;
+  Recompute recompute = Recompute::kAuto;
+  std::vector<std::string> keep = {};           // ops, beside what "selective" keeps
+  std::vector<std::string> recompute_ops = {};  // ops that it computes again, too
+  RecomputedLayers recompute_layers = {};
   std::int64_t limit_bytes = 0;  // per rank; 0 = what the machine has
   bool operator==(const MemorySection&) const = default;
 };

@@ -347,6 +347,27 @@ void validate_schedule(const RunConfig& config) {
                   num_steps);
 }
 
+// Of what a kind of recompute does not look at.
+void validate_memory(const RunConfig& config) {
+  const MemorySection& memory = config.memory;
+  const auto require_kinds = [&](std::string_view key, const std::vector<Recompute>& kinds) {
+    TESSERA_REQUIRE(std::ranges::count(kinds, memory.recompute) > 0,
+                    ErrorCode::kInvalidConfig,
+                    "{}: has no effect with memory.recompute = \"{}\": set that to \"{}\", or "
+                    "leave it out",
+                    placed(config, key),
+                    to_string(memory.recompute),
+                    to_string(kinds.front()));
+  };
+  using enum Recompute;
+  if (!memory.keep.empty() || !memory.recompute_ops.empty()) {
+    require_kinds(memory.keep.empty() ? "memory.recompute_ops" : "memory.keep", {kSelective});
+  }
+  if (!memory.recompute_layers.is_all()) {
+    require_kinds("memory.recompute_layers", {kFull, kSelective, kAttention, kEverySecondProduct});
+  }
+}
+
 // Of a pipeline, where there is none.
 void validate_pipeline(const RunConfig& config) {
   const PipelineSection& pipeline = config.pipeline;
@@ -539,6 +560,7 @@ void validate_run(const RunConfig& config, ConfigUse use) {
     validate_inputs(config);
   }
   validate_degrees(config);
+  validate_memory(config);
   validate_pipeline(config);
   validate_context(config);
   validate_batch(config);

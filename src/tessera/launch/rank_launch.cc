@@ -35,6 +35,9 @@ constexpr std::int64_t kConfigGeneration = 3;
 constexpr std::int64_t kEarlyErrorGeneration = 4;
 constexpr std::int64_t kErrorGeneration = 5;
 constexpr std::int64_t kWaitingGeneration = 6;
+constexpr std::int64_t kLimitGeneration = 7;
+// Of further turns.
+constexpr std::int64_t kTurnGenerations = 1000;
 
 std::unique_ptr<Communicator> group_of_all(World& world, std::int64_t generation) {
   std::vector<std::int64_t> ranks(static_cast<std::size_t>(world.size()));
@@ -295,12 +298,26 @@ void share_early_error(const Error& error) {
   }
 }
 
-void require_none_failed(World& launched, const std::optional<Error>& failed) {
-  require_none_failed(*group_of_all(launched, kErrorGeneration), failed);
+void require_none_failed(World& launched, const std::optional<Error>& failed, std::int64_t turn) {
+  require_none_failed(*group_of_all(launched, kErrorGeneration + turn * kTurnGenerations), failed);
 }
 
-std::unique_ptr<Communicator> waiting_group(World& launched) {
-  return group_of_all(launched, kWaitingGeneration);
+std::unique_ptr<Communicator> waiting_group(World& launched, std::int64_t turn) {
+  return group_of_all(launched, kWaitingGeneration + turn * kTurnGenerations);
+}
+
+std::int64_t least_of_launch(World* launched, std::int64_t own) {
+  if (launched == nullptr) {
+    return own;
+  }
+  std::int64_t least = own;
+  for (const std::string& other :
+       gather_texts(*group_of_all(*launched, kLimitGeneration), format("{}", own))) {
+    std::int64_t value = 0;
+    std::from_chars(other.data(), other.data() + other.size(), value);
+    least = std::min(least, value);
+  }
+  return least;
 }
 
 std::unique_ptr<Communicator> control_group(World& world) {

@@ -42,21 +42,29 @@ void share_early_error(const Error& error);
 // What `failed`, an error of this process if any, is to the processes of `launched`: returns where
 // none has one. Errors: `failed`, said once as above; kPeerFailure, which says nothing, where
 // another has failed.
-void require_none_failed(World& launched, const std::optional<Error>& failed);
+// `turn` is the first, 0, or the next time that a world is asked.
+void require_none_failed(World& launched,
+                         const std::optional<Error>& failed,
+                         std::int64_t turn = 0);
 
-// The group in which processes of a launch wait for each other until then. Once for a world.
-std::unique_ptr<Communicator> waiting_group(World& launched);
+// The group in which processes of a launch wait for each other until then. Once for a world and
+// turn.
+std::unique_ptr<Communicator> waiting_group(World& launched, std::int64_t turn = 0);
+
+// The least of what the processes of a launch have; of one alone, its own. Once for a world.
+std::int64_t least_of_launch(World* launched, std::int64_t own);
 
 // Runs body(), which all processes of a launch call before their ranks begin, on whatever disks;
-// where one of them fails all do. Errors: as require_none_failed().
+// where one of them fails all do. Of several such calls for a world each has its own turn. Errors:
+// as require_none_failed().
 template <class Body>
-auto run_together(World* launched, const Body& body) {
+auto run_together(World* launched, const Body& body, std::int64_t turn = 0) {
   if (launched == nullptr) {
     return body();
   }
   std::optional<decltype(body())> result;
   std::optional<Error> failed;
-  const std::unique_ptr<Communicator> group = waiting_group(*launched);
+  const std::unique_ptr<Communicator> group = waiting_group(*launched, turn);
   Patience patience(*group, "preparing its data", std::numeric_limits<double>::infinity());
   try {
     result.emplace(body());
@@ -64,7 +72,7 @@ auto run_together(World* launched, const Body& body) {
     failed = to_error(std::current_exception());
   }
   patience.wait();
-  require_none_failed(*launched, failed);
+  require_none_failed(*launched, failed, turn);
   return std::move(*result);
 }
 

@@ -108,6 +108,28 @@ Float8Options float8(const std::string& text) {
   return result;
 }
 
+// "all_but_cheap keep=gelu again=add.1 end=2"
+RecomputeRule recompute_rule(const std::string& text) {
+  std::istringstream words(text);
+  RecomputeRule rule;
+  for (std::string word; words >> word;) {
+    const std::string value = word.substr(word.find('=') + 1);
+    if (word.starts_with("keep=")) {
+      rule.keep.push_back(value);
+    } else if (word.starts_with("again=")) {
+      rule.again.push_back(value);
+    } else if (word.starts_with("end=")) {
+      rule.end = std::stoi(value);
+    } else {
+      const auto kept = std::ranges::find_if(kRecomputeKept,
+                                             [&](RecomputeKept one) { return name(one) == word; });
+      TESSERA_CHECK(kept != kRecomputeKept.end(), "recompute: unknown word {}", word);
+      rule.kept = *kept;
+    }
+  }
+  return rule;
+}
+
 std::vector<std::int64_t> numbers(const std::string& text) {
   std::istringstream words(text);
   return {std::istream_iterator<std::int64_t>(words), {}};
@@ -193,6 +215,8 @@ struct Head {
       options.logits_bytes = std::stoi(value);
     } else if (key == "overlap_layers") {
       options.overlap_layers = std::stoi(value);
+    } else if (key == "recompute") {
+      options.recompute = {recompute_rule(value)};
     } else if (key == "cache_length") {
       options.cache_length = std::stoi(value);
     } else {

@@ -4,8 +4,6 @@
 #include <array>
 #include <chrono>
 #include <cstdint>
-#include <limits>
-#include <numeric>
 #include <string>
 #include <utility>
 
@@ -26,6 +24,7 @@
 #include "tessera/passes/graph/slice_tokens.h"
 #include "tessera/passes/graph/whole_keys.h"
 #include "tessera/passes/memory/plan_memory.h"
+#include "tessera/passes/memory/recompute_layers.h"
 #include "tessera/passes/memory/share_states.h"
 #include "tessera/passes/program/add_tied_transfers.h"
 #include "tessera/passes/program/add_transfers.h"
@@ -127,19 +126,6 @@ UpdateOptions update_options(const Compilation& c) {
   return options;
 }
 
-// add_adapters() runs earlier, on the graph of a model (plan/graphs.cc).
-// The layers before it are recomputed.
-std::int64_t end_of_recompute(const Compilation& c) {
-  if (c.options.kept != RecomputeKept::kLastStage) {
-    return std::numeric_limits<std::int32_t>::max();
-  }
-  if (!c.options.pipeline) {
-    return 0;  // the one stage is the last
-  }
-  const std::vector<std::int64_t>& layers = c.options.pipeline->cut.layers;
-  return std::accumulate(layers.begin(), layers.end() - 1, std::int64_t{0});
-}
-
 bool cuts_sequences(const Compilation& c) {
   return !axes_of_dim({.name = "seq"}, c.options.update.dims).empty();
 }
@@ -152,6 +138,7 @@ bool scatters_hops(const Compilation& c) {
   return has_pipeline(c) && c.options.scatter_hops && !tensor_axes(c.options.update.dims).empty();
 }
 
+// add_adapters() runs earlier, on the graph of a model (plan/graphs.cc).
 constexpr std::array kPasses = {
     Pass{"choose_attention",
          [](const Compilation& c) { return c.options.attention != AttentionChoices(); },
@@ -299,9 +286,9 @@ constexpr std::array kPasses = {
          "before recompute_layers, so that what is computed again is the same op, and before fuse, "
          "which gives biases to gelu"},
     Pass{"recompute_layers",
-         [](const Compilation& c) { return c.trains && c.options.recompute; },
+         [](const Compilation& c) { return c.trains && !c.options.recompute.empty(); },
          on<Graph>([](const Graph& graph, const Compilation& c) {
-           return recompute_layers(graph, c.options.kept, end_of_recompute(c));
+           return recompute_layers(graph, c.options.recompute);
          }),
          "before fuse, which joins nodes across the line between kept and recomputed values"},
     Pass{"fuse",
@@ -437,6 +424,10 @@ const Pass* fork_of_pipeline() {
   return std::ranges::find(kPasses, "cut_stages", &Pass::name);
 }
 
+const Pass* recompute_pass() {
+  return std::ranges::find(kPasses, "recompute_layers", &Pass::name);
+}
+
 void verify_form(const Representation& form) {
   if (const auto* graph = std::get_if<Graph>(&form)) {
     verify(*graph);
@@ -479,9 +470,10 @@ Program compile(Graph forward, const Compilation& compilation) {
   return verified(run_passes(begin(std::move(forward), dump), kPasses, compilation, dump));
 }
 
-std::vector<Program> compile_ranks(Graph forward, Compilation compilation) {
+// What the passes up to `end` make of it for each pipeline rank.
+std::vector<Representation> run_for_ranks(Graph forward, Compilation compilation, const Pass* end) {
   const CompileOptions& options = compilation.options;
-  const std::span<const Pass> all = kPasses;
+  const std::span<const Pass> all(kPasses.begin(), end);
   const auto fork = static_cast<std::size_t>(fork_of_pipeline() - kPasses.begin());
   Dump dump(options.dump);
   const Representation whole =
@@ -490,11 +482,19 @@ std::vector<Program> compile_ranks(Graph forward, Compilation compilation) {
   const UpdateOptions& update = options.update;
   compilation.norm_sums = norm_sums(graph, update);
   compilation.tied = tied_parameters(graph, options.pipeline->cut, update.state, update.dims);
-  std::vector<Program> programs;
+  std::vector<Representation> forms;
   for (std::size_t rank = 0; rank < options.pipeline->order.size(); ++rank) {
     compilation.pipeline_rank = static_cast<std::int64_t>(rank);
     Dump own(options.dump.empty() ? options.dump : options.dump / format("rank-{}", rank));
-    programs.push_back(verified(run_passes(whole, all.subspan(fork), compilation, own)));
+    forms.push_back(run_passes(whole, all.subspan(fork), compilation, own));
+  }
+  return forms;
+}
+
+std::vector<Program> compile_ranks(Graph forward, const Compilation& compilation) {
+  std::vector<Program> programs;
+  for (Representation& form : run_for_ranks(std::move(forward), compilation, kPasses.end())) {
+    programs.push_back(verified(std::move(form)));
   }
   return programs;
 }
@@ -527,6 +527,37 @@ std::span<const Pass> pass_list() {
 
 Program compile_training(Graph forward, const CompileOptions& options) {
   return compile(std::move(forward), {.options = options, .trains = true});
+}
+
+std::vector<Graph> graphs_before_recompute(Graph forward, const CompileOptions& options) {
+  const Compilation compilation = {.options = options, .trains = true};
+  const Pass* const end = recompute_pass();
+  std::vector<Representation> forms;
+  if (has_pipeline(compilation)) {
+    forms = run_for_ranks(std::move(forward), compilation, end);
+  } else {
+    Dump dump(options.dump);
+    forms.push_back(run_passes(
+        begin(std::move(forward), dump), std::span(kPasses.begin(), end), compilation, dump));
+  }
+  std::vector<Graph> graphs;
+  for (Representation& form : forms) {
+    graphs.push_back(std::get<Graph>(std::move(form)));
+  }
+  return graphs;
+}
+
+std::vector<Program> compile_from_recompute(std::vector<Graph> graphs,
+                                            const CompileOptions& options) {
+  const std::span<const Pass> passes(recompute_pass(), kPasses.end());
+  Compilation compilation = {.options = options, .trains = true};
+  Dump dump({});
+  std::vector<Program> programs;
+  for (Graph& graph : graphs) {
+    compilation.pipeline_rank = std::ssize(programs);
+    programs.push_back(verified(run_passes(std::move(graph), passes, compilation, dump)));
+  }
+  return programs;
 }
 
 std::vector<Program> compile_pipeline(Graph forward, const CompileOptions& options) {

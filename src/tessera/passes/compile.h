@@ -18,7 +18,7 @@
 #include "tessera/passes/graph/round_gradients.h"
 #include "tessera/passes/graph/round_logits.h"
 #include "tessera/passes/graph/unfuse_attention.h"
-#include "tessera/passes/memory/recompute_layers.h"
+#include "tessera/passes/memory/recompute_rule.h"
 #include "tessera/passes/program/lower.h"
 #include "tessera/passes/program/order_calls.h"
 #include "tessera/passes/ranks/append_update.h"
@@ -52,8 +52,7 @@ struct CompileOptions {
   std::int64_t logits_bytes = 0;       // of a chunk of the loss; 0: as the model has it
   bool round_logits = false;           // to bf16
   bool round_gradients = false;        // of one microbatch and data rank, to bf16
-  bool recompute = false;
-  RecomputeKept kept = RecomputeKept::kInputs;  // where layers are recomputed
+  RecomputeRules recompute = {};
   bool fuse = true;
   bool group_gemms = true;
   bool gelu_products = false;
@@ -113,6 +112,12 @@ Program compile_training(Graph forward, const CompileOptions& options);
 // The same where options.pipeline says how ranks share the layers: a program for each of them. What
 // all have in common is done once. A dump has a folder "rank-N" for each.
 std::vector<Program> compile_pipeline(Graph forward, const CompileOptions& options);
+
+// The graphs of a training step as recompute_layers takes them, of each pipeline rank; and the
+// programs of these, as the other passes make them. So several rules are compiled in less time.
+std::vector<Graph> graphs_before_recompute(Graph forward, const CompileOptions& options);
+std::vector<Program> compile_from_recompute(std::vector<Graph> graphs,
+                                            const CompileOptions& options);
 
 // The program of a forward pass alone. On many ranks (options.update.dims, .state) its loss and
 // statistics are sums over the tokens of one, and become those over all, unless options say

@@ -263,7 +263,7 @@ TEST(RecomputeLayers, RepeatsWhatIsNotKept) {
   const Graph graph = differentiate(small_llama());
   const std::map<std::string, int> none = repeated_ops(graph);
   const auto more = [&](RecomputeKept kept, const std::string& op) {
-    std::map<std::string, int> counts = repeated_ops(recompute_layers(graph, kept));
+    std::map<std::string, int> counts = repeated_ops(recompute_layers(graph, recompute_all(kept)));
     return counts[op] - (none.contains(op) ? none.at(op) : 0);
   };
   const int layers = more(RecomputeKept::kInputs, "attention");
@@ -274,8 +274,8 @@ TEST(RecomputeLayers, RepeatsWhatIsNotKept) {
   // Of wq, wk, wv, wo, w1, w3 and w2, whose result backward does not read.
   EXPECT_EQ(more(RecomputeKept::kInputs, "matmul"), 6 * layers);
   EXPECT_EQ(more(RecomputeKept::kEverySecondProduct, "matmul"), 3 * layers);
-  EXPECT_EQ(repeated_ops(recompute_layers(graph, RecomputeKept::kInputs, 0)), none);
-  const Graph first = recompute_layers(graph, RecomputeKept::kInputs, 1);
+  EXPECT_EQ(repeated_ops(recompute_layers(graph, {})), none);
+  const Graph first = recompute_layers(graph, {{.end = 1}});
   EXPECT_EQ(repeated_ops(first)["attention"], 1);
 }
 
@@ -285,7 +285,8 @@ TEST(RecomputeLayers, TakesUnfusedAttentionForAttention) {
   const std::map<std::string, int> none = repeated_ops(graph);
   const int layers = none.at("mask_scores");  // each masks its gradient
   const auto more = [&](RecomputeKept kept, const std::string& op) {
-    return repeated_ops(recompute_layers(graph, kept))[op] - (none.contains(op) ? none.at(op) : 0);
+    return repeated_ops(recompute_layers(graph, recompute_all(kept)))[op] -
+           (none.contains(op) ? none.at(op) : 0);
   };
   for (const std::string op : {"multiply", "mask_scores", "scale_mask_softmax"}) {
     EXPECT_EQ(more(RecomputeKept::kAllButAttention, op), layers) << op;
@@ -297,7 +298,7 @@ TEST(RecomputeLayers, TakesUnfusedAttentionForAttention) {
 }
 
 TEST(RecomputeLayers, KeepsOnlyTheInputsOfLayers) {
-  const Graph graph = recompute_layers(differentiate(small_llama()));
+  const Graph graph = recompute_layers(differentiate(small_llama()), recompute_all());
   for (const Node& node : graph.nodes) {
     if (node.phase == Phase::kForward || node.layer < 0) {
       continue;
@@ -314,8 +315,9 @@ TEST(RecomputeLayers, KeepsOnlyTheInputsOfLayers) {
 }
 
 Program compile(const Graph& graph, bool recompute, std::int64_t num_microbatches) {
-  return compile_training(
-      graph, {.update = {.num_microbatches = num_microbatches}, .recompute = recompute});
+  return compile_training(graph,
+                          {.update = {.num_microbatches = num_microbatches},
+                           .recompute = recompute ? recompute_all() : RecomputeRules()});
 }
 
 std::int64_t peak(const Program& program, Category category) {

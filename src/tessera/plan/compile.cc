@@ -42,7 +42,6 @@ CompileOptions compile_options(const Plan& plan, const Target& target) {
           .round_logits = plan.logits == DType::kBF16,
           .round_gradients = optimizer.gradients == DType::kBF16,
           .recompute = passes.recompute,
-          .kept = passes.kept,
           .fuse = passes.fuse,
           .group_gemms = passes.group_gemms,
           .gelu_products = target.has_gelu_products() && passes.gelu_products,
@@ -98,33 +97,52 @@ void add_validation(const Plan& plan,
                     const Target& target,
                     const CompileOptions& of_steps,
                     std::vector<Programs>& programs) {
-  CompileOptions options = forward_options(plan, target, of_steps);
+  CompileOptions options = plan.pipeline ? forward_options(plan, target, of_steps) : of_steps;
   for (const Programs& own : programs) {
     options.beside.push_back(&own.step);
   }
   if (!options.dump.empty()) {
     options.dump /= "validation";
   }
-  std::vector<Program> validation = compile_pipeline_forward(step_graph(plan), options);
+  std::vector<Program> validation;
+  if (plan.pipeline) {
+    validation = compile_pipeline_forward(step_graph(plan), options);
+  } else {
+    validation.push_back(compile_forward(step_graph(plan), options));
+  }
   for (std::size_t rank = 0; rank < programs.size(); ++rank) {
     programs[rank].validation = std::move(validation[rank]);
     programs[rank].validation->name = "validation";
   }
 }
 
-RunPrograms compile_pipeline_run(const Plan& plan,
-                                 const Target& target,
-                                 const std::filesystem::path& dump) {
-  Graph graph = step_graph(plan);
-  const CompileOptions options = step_options(plan, target, graph, dump);
+// The programs of each pipeline rank, of which these are the steps.
+std::vector<Programs> with_validation(std::vector<Program> steps,
+                                      const Plan& plan,
+                                      const Target& target,
+                                      const CompileOptions& options) {
   std::vector<Programs> programs;
-  for (Program& step : compile_pipeline(std::move(graph), options)) {
+  for (Program& step : steps) {
     programs.push_back({.step = std::move(step)});
   }
   if (plan.validates) {
     add_validation(plan, target, options, programs);
   }
-  return {plan.layout.mesh, std::move(programs)};
+  return programs;
+}
+
+std::vector<Programs> compile_steps(const Plan& plan,
+                                    const Target& target,
+                                    const std::filesystem::path& dump) {
+  Graph graph = step_graph(plan);
+  const CompileOptions options = step_options(plan, target, graph, dump);
+  std::vector<Program> steps;
+  if (plan.pipeline) {
+    steps = compile_pipeline(std::move(graph), options);
+  } else {
+    steps.push_back(compile_training(std::move(graph), options));
+  }
+  return with_validation(std::move(steps), plan, target, options);
 }
 
 // Of an evaluation, in which each data rank has sequences of its own.
@@ -143,27 +161,26 @@ std::int64_t Programs::arena_bytes() const {
 
 Programs compile(const Plan& plan, const Target& target, const std::filesystem::path& dump) {
   TESSERA_CHECK(!plan.pipeline, "one program is asked for, of a run with a pipeline");
+  return std::move(compile_steps(plan, target, dump).front());
+}
+
+std::vector<Graph> graphs_before_recompute(const Plan& plan, const Target& target) {
   Graph graph = step_graph(plan);
-  CompileOptions options = step_options(plan, target, graph, dump);
-  Programs programs = {.step = compile_training(std::move(graph), options)};
-  if (plan.validates) {
-    options.beside = {&programs.step};
-    if (!dump.empty()) {
-      options.dump = dump / "validation";
-    }
-    programs.validation = compile_forward(step_graph(plan), options);
-    programs.validation->name = "validation";
-  }
-  return programs;
+  const CompileOptions options = step_options(plan, target, graph, {});
+  return graphs_before_recompute(std::move(graph), options);
+}
+
+RunPrograms compile_from_recompute(std::vector<Graph> graphs,
+                                   const Plan& plan,
+                                   const Target& target) {
+  const CompileOptions options = step_options(plan, target, step_graph(plan), {});
+  return {
+      plan.layout.mesh,
+      with_validation(compile_from_recompute(std::move(graphs), options), plan, target, options)};
 }
 
 RunPrograms compile_run(const Plan& plan, const Target& target, const std::filesystem::path& dump) {
-  if (plan.pipeline) {
-    return compile_pipeline_run(plan, target, dump);
-  }
-  std::vector<Programs> programs;
-  programs.push_back(compile(plan, target, dump));
-  return {plan.layout.mesh, std::move(programs)};
+  return {plan.layout.mesh, compile_steps(plan, target, dump)};
 }
 
 Program compile_evaluation(const Plan& plan,

@@ -3,7 +3,9 @@
 #include <cstdint>
 #include <filesystem>
 #include <optional>
+#include <vector>
 
+#include "tessera/ir/graph.h"
 #include "tessera/plan/pipeline_ranks.h"
 #include "tessera/plan/plan.h"
 #include "tessera/plan/target.h"
@@ -35,6 +37,13 @@ RunPrograms compile_run(const Plan& plan,
 
 // The same of a run without a pipeline, in which every rank executes the same.
 Programs compile(const Plan& plan, const Target& target, const std::filesystem::path& dump = {});
+
+// The graphs of a plan's step as recompute_layers takes them, of each pipeline rank; and the
+// programs of a plan that differs from theirs in passes.recompute alone.
+std::vector<Graph> graphs_before_recompute(const Plan& plan, const Target& target);
+RunPrograms compile_from_recompute(std::vector<Graph> graphs,
+                                   const Plan& plan,
+                                   const Target& target);
 
 // The programs by which each data rank says how well the model predicts `rows` sequences of
 // `sequence_length` tokens of its own: evaluation_graph()'s inputs and outputs, for these alone.

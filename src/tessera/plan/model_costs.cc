@@ -10,8 +10,8 @@
 #include "tessera/ir/graph.h"
 #include "tessera/mesh/axes.h"
 #include "tessera/ops/op.h"
-#include "tessera/ops/work.h"
 #include "tessera/passes/graph/fuse.h"
+#include "tessera/passes/memory/recompute_layers.h"
 #include "tessera/passes/stages/assign_stages.h"
 #include "tessera/plan/graphs.h"
 
@@ -68,15 +68,13 @@ double& part_of(ActionCosts& costs, Phase phase) {
   return costs.input_gradient;
 }
 
-// Whether backward computes what a forward node of a layer makes again, as far as all layers do.
-bool is_repeated(const Plan& plan, const Graph& graph, const Node& node) {
-  if (!plan.passes.recompute || plan.passes.kept == RecomputeKept::kInputs ||
-      plan.passes.kept == RecomputeKept::kLastStage) {
-    return plan.passes.recompute;
+// Without the names of ops, which are those of compiled layers.
+RecomputeRules without_names(RecomputeRules rules) {
+  for (RecomputeRule& rule : rules) {
+    rule.keep.clear();
+    rule.again.clear();
   }
-  const Works works = work(*node.op, graph.types(node.operands));
-  const bool attends = std::ranges::find(works, WorkKind::kAttention, &Work::kind) != works.end();
-  return attends == (plan.passes.kept == RecomputeKept::kAllButAttention);
+  return rules;
 }
 
 }  // namespace
@@ -132,7 +130,8 @@ std::int64_t boundary_bytes(const Plan& plan) {
 
 ModelCosts model_costs(const Plan& plan, const DeviceSpec& device) {
   // As it runs: a fused loss makes its gradients in forward.
-  Graph graph = differentiate(step_graph(plan));
+  Graph graph =
+      recompute_layers(differentiate(step_graph(plan)), without_names(plan.passes.recompute));
   if (plan.passes.fuse) {
     graph = fuse(graph);
   }
@@ -160,9 +159,6 @@ ModelCosts model_costs(const Plan& plan, const DeviceSpec& device) {
                                                : costs.head;
     const double ticks = speed.ticks(cost(*node.op, operands));
     part_of(part, node.phase) += ticks;
-    if (is_layer && node.phase == Phase::kForward && is_repeated(plan, graph, node)) {
-      part.input_gradient += ticks;
-    }
   }
   return costs;
 }

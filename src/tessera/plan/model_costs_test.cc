@@ -29,7 +29,7 @@ TEST(ModelCosts, TokensOfAnyBatchGrowAlike) {
   const double expected = token_growth(plan);
   plan.microbatch = 3;
   plan.num_microbatches = 5;
-  plan.passes.recompute = true;
+  plan.passes.recompute = recompute_all();
   plan.passes.fuse = false;
   EXPECT_EQ(token_growth(plan), expected);
   EXPECT_EQ(token_growth(plan_of(llama_flavor("debug"), 1)), 0.0);

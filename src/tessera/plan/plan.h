@@ -14,7 +14,7 @@
 #include "tessera/passes/graph/product_epilogues.h"
 #include "tessera/passes/graph/quantize_products.h"
 #include "tessera/passes/graph/unfuse_attention.h"
-#include "tessera/passes/memory/recompute_layers.h"
+#include "tessera/passes/memory/recompute_rule.h"
 #include "tessera/plan/run_layout.h"
 
 namespace tessera {
@@ -33,8 +33,7 @@ struct OptimizerPlan {
 
 // What the compiler may choose, and was told.
 struct PassPlan {
-  bool recompute = false;                       // what layers compute in forward, again in backward
-  RecomputeKept kept = RecomputeKept::kInputs;  // of that, what is not
+  RecomputeRules recompute = {};  // what layers compute in forward, again in backward
   bool fuse = true;
   bool group_gemms = true;
   bool gelu_products = true;  // where the target has them

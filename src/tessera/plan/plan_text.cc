@@ -351,11 +351,18 @@ void optimizer_fields(Io& io, O& optimizer) {
   dtype_field(io, "gradients", optimizer.gradients);
 }
 
+template <class Io, class R>
+void recompute_fields(Io& io, R& rule) {
+  io.integer("first", rule.first, 0, kMost);
+  io.integer("end", rule.end, 1, kMost);
+  choice_field(
+      io, "kept", rule.kept, [](RecomputeKept kept) { return name(kept); }, kRecomputeKept);
+  io.strings("keep", rule.keep);
+  io.strings("again", rule.again);
+}
+
 template <class Io, class C>
 void pass_fields(Io& io, C& passes) {
-  io.flag("recompute", passes.recompute);
-  choice_field(
-      io, "kept", passes.kept, [](RecomputeKept kept) { return name(kept); }, kRecomputeKept);
   io.flag("fuse", passes.fuse);
   io.flag("group_gemms", passes.group_gemms);
   io.flag("gelu_products", passes.gelu_products);
@@ -375,6 +382,9 @@ void pass_fields(Io& io, C& passes) {
   io.flag("gathers_ahead", passes.gathers_ahead);
   io.flag("tensor_beside", passes.tensor_beside);
   io.number("dropout", passes.dropout);
+  io.tables("passes.recompute", passes.recompute, [](Io& table, auto& rule) {
+    recompute_fields(table, rule);
+  });
 }
 
 template <class Io, class P>
@@ -449,6 +459,21 @@ void require_gradients(const Plan& plan) {
       ranks);
 }
 
+// Rules come in the order of layers, of which each is in one at most.
+void require_rules(const RecomputeRules& rules) {
+  std::int64_t end = 0;
+  for (const RecomputeRule& rule : rules) {
+    TESSERA_REQUIRE(rule.first >= end && rule.first < rule.end,
+                    ErrorCode::kInvalidConfig,
+                    "found recompute of the layers from {} to before {}, expected at least one, "
+                    "from {} on",
+                    rule.first,
+                    rule.end,
+                    end);
+    end = rule.end;
+  }
+}
+
 // A plan has a pipeline where its mesh has one, and a table of its ranks and microbatches.
 void require_pipeline(const Plan& plan) {
   const std::int64_t ranks = num_pipeline_ranks(plan.layout.mesh);
@@ -494,6 +519,7 @@ Plan parse_plan(std::string_view text, std::string_view source) {
   check_section("mesh", [&] { set_strides(plan.layout.mesh); });
   check_section("state", [&] { complete_state(plan.layout); });
   check_section("optimizer", [&] { require_gradients(plan); });
+  check_section("passes", [&] { require_rules(plan.passes.recompute); });
   check_section(plan.pipeline ? "pipeline" : "mesh", [&] { require_pipeline(plan); });
   return plan;
 }

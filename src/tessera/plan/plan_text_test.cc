@@ -33,7 +33,8 @@ std::vector<Plan> plans() {
   cut.num_microbatches = 3;
   cut.validates = true;
   cut.dtype = cut.logits = DType::kBF16;
-  cut.passes = {.recompute = true,
+  cut.passes = {.recompute = {{.end = 1, .kept = RecomputeKept::kAllButCheap, .keep = {"add.0"}},
+                              {.first = 1, .again = {"matmul.2", "rms_norm"}}},
                 .fuse = false,
                 .overlap_layers = 2,
                 .any_order = true,

@@ -79,7 +79,12 @@ RunConfig with_choice(RunConfig config, const PlanChoice& choice) {
   }
   config.parallel.pipeline = choice.pipeline;
   config.train.microbatch = choice.microbatch;
+  if (choice.recompute != config.memory.recompute) {
+    config.memory.keep.clear();
+    config.memory.recompute_ops.clear();
+  }
   config.memory.recompute = choice.recompute;
+  config.memory.recompute_layers = {};
   config.comm.overlap_layers = choice.overlap_layers;
   if (choice.pipeline > 1) {
     config.pipeline.schedule = choice.schedule;

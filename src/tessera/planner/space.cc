@@ -133,6 +133,12 @@ std::vector<std::int64_t> even_layers(std::int64_t layers, std::int64_t stages, 
   return split;
 }
 
+// What a search takes for the run's own: what "auto" would choose is among what it finds.
+Recompute own_recompute(const RunConfig& config) {
+  const Recompute own = config.memory.recompute;
+  return own == Recompute::kAuto ? Recompute::kNone : own;
+}
+
 // None, all and the run's own; and where that is allowed, every kind. A pipeline alone has a last
 // stage that may be spared.
 std::vector<Recompute> recompute_choices(const RunConfig& config,
@@ -140,8 +146,9 @@ std::vector<Recompute> recompute_choices(const RunConfig& config,
                                          bool allowed) {
   using enum Recompute;
   std::vector<Recompute> found;
-  for (const Recompute kind : {kNone, kFull, kAttention, kEverySecondProduct, kFullButLastStage}) {
-    const bool is_usual = kind == kNone || kind == kFull || kind == config.memory.recompute;
+  for (const Recompute kind :
+       {kNone, kFull, kSelective, kAttention, kEverySecondProduct, kFullButLastStage}) {
+    const bool is_usual = kind == kNone || kind == kFull || kind == own_recompute(config);
     if ((allowed || is_usual) && (kind != kFullButLastStage || pipeline > 1)) {
       found.push_back(kind);
     }
@@ -371,7 +378,7 @@ RunConfig filled_in(const RunConfig& config, const Cluster& cluster, std::int64_
   filled.parallel.context = config.parallel.context;
   filled.context = config.context;
   filled.pipeline.slices = config.pipeline.slices;
-  filled.memory.recompute = config.memory.recompute;
+  filled.memory = config.memory;
   return filled;
 }
 
@@ -403,7 +410,7 @@ std::optional<PlanChoice> choice_of(const RunConfig& config, const Target& targe
                        .pipeline = config.parallel.pipeline,
                        .data = config.parallel.data.value_or(1),
                        .microbatch = config.train.microbatch,
-                       .recompute = config.memory.recompute,
+                       .recompute = own_recompute(config),
                        .state = state_choice(layout.placement, layout.mesh),
                        .overlap_layers = config.comm.overlap_layers};
   choice.num_microbatches = config.train.global_batch / (choice.data * choice.microbatch);

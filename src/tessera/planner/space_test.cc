@@ -162,7 +162,12 @@ TEST_F(SpaceTest, HasEveryKindOfRecompute) {
   };
   EXPECT_EQ(kinds({}), (Kinds{"none", "full"}));
   EXPECT_EQ(kinds({.recompute = true}),
-            (Kinds{"none", "full", "full_but_last_stage", "attention", "every_second_product"}));
+            (Kinds{"none",
+                   "full",
+                   "selective",
+                   "full_but_last_stage",
+                   "attention",
+                   "every_second_product"}));
   apply_override(drawn_.config, "--memory.recompute=attention");
   EXPECT_EQ(kinds({}), (Kinds{"none", "full", "attention"}));
 }

@@ -54,11 +54,9 @@ std::string step_text(const Explanation& facts) {
   if (config.lora.rank > 0) {
     how += format(", adapters of rank {}", config.lora.rank);
   }
-  if (config.memory.recompute != Recompute::kNone) {
+  if (const RecomputeRules& rules = facts.run.plan.passes.recompute; !rules.empty()) {
     how += ", activations computed again";
-    how += config.memory.recompute == Recompute::kFull
-               ? ""
-               : format(" ({})", to_string(config.memory.recompute));
+    how += rules == recompute_all() ? "" : format(" ({})", to_string(config.memory.recompute));
   }
   const std::int64_t data = facts.layout().num_data();
   const std::int64_t context = facts.layout().num_context();
@@ -176,12 +174,17 @@ std::string fit_text(const Explanation& facts) {
 std::string memory_text(const Explanation& facts) {
   const std::int64_t ranks = facts.num_ranks();
   const bool several = facts.work.size() > 1;
-  return format("\nmemory {}at its peak, by category\n{}{}",
+  const std::string recompute =
+      facts.recompute
+          ? format("  {}\n", to_string(*facts.recompute, facts.run.plan.passes.recompute))
+          : "";
+  return format("\nmemory {}at its peak, by category\n{}{}{}",
                 several     ? format("of a rank of pipeline rank {} ", facts.memory.pipeline_rank)
                 : ranks > 1 ? format("of each of ranks 0 to {} ", ranks - 1)
                             : "",
                 memory_table(facts.memory),
-                fit_text(facts));
+                fit_text(facts),
+                recompute);
 }
 
 // " on a rank of pipeline rank 1", as far as there are several.

@@ -1,3 +1,4 @@
+#include <algorithm>
 #include <cstddef>
 #include <string>
 #include <utility>
@@ -99,6 +100,26 @@ OrderedJson schedule_json(const Explanation& facts) {
           {"ranks", ranks}};
 }
 
+// How layers are recomputed; "auto": what that came to, null where the run itself says how.
+OrderedJson recompute_json(const Explanation& facts) {
+  OrderedJson rules = OrderedJson::array();
+  for (const RecomputeRule& rule : facts.run.plan.passes.recompute) {
+    rules.push_back({{"first", rule.first},
+                     {"last", std::min(rule.end, facts.model().num_layers) - 1},
+                     {"kept", name(rule.kept)},
+                     {"keep", rule.keep},
+                     {"again", rule.again}});
+  }
+  OrderedJson chosen;
+  if (facts.recompute) {
+    chosen = {{"repeated", facts.recompute->repeated},
+              {"all_bytes", facts.recompute->all_bytes},
+              {"least_bytes", facts.recompute->least_bytes},
+              {"saved_by_gigabyte", facts.recompute->saved_by_gigabyte}};
+  }
+  return {{"rules", rules}, {"auto", chosen}};
+}
+
 OrderedJson memory_json(const Explanation& facts) {
   OrderedJson categories = OrderedJson::object();
   for (const MemoryRow& row : facts.memory.categories) {
@@ -112,7 +133,8 @@ OrderedJson memory_json(const Explanation& facts) {
           {"needed", fit.needed},
           {"limit", is_known ? OrderedJson(fit.limit) : OrderedJson()},
           {"limit_of", is_known ? OrderedJson(name(fit.of)) : OrderedJson()},
-          {"fits", is_known ? OrderedJson(fit.needed <= fit.limit) : OrderedJson()}};
+          {"fits", is_known ? OrderedJson(fit.needed <= fit.limit) : OrderedJson()},
+          {"recompute", recompute_json(facts)}};
 }
 
 OrderedJson cost_json(const Cost& cost) {

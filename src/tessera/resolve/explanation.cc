@@ -330,6 +330,19 @@ Explanation explain(RunConfig config,
   facts.parameters = parameter_inits(step_graph(facts.run.plan));
   facts.counts = count_parameters(facts.parameters);
   PlannedMemory planned = planned_memory(facts.config, facts.run, facts.programs);
+  if (planned.fit.of != MemoryFit::Limit::kNone) {
+    const bool is_shared =
+        planned.fit.of == MemoryFit::Limit::kMachine && !facts.run.target.is_device();
+    facts.recompute =
+        fit_recompute(facts.run,
+                      facts.programs,
+                      facts.device,
+                      is_shared ? room_beside_others(planned.fit.limit) : planned.fit.limit,
+                      facts.config.passes.dump);
+  }
+  if (facts.recompute) {
+    planned = planned_memory(facts.config, facts.run, facts.programs);
+  }
   facts.memory = std::move(planned.memory);
   facts.fit = planned.fit;
   for (const Programs& own : facts.programs) {

@@ -4,6 +4,7 @@
 #include <optional>
 #include <utility>
 
+#include "tessera/resolve/recompute_rules.h"
 #include "tessera/resolve/resolve_layout.h"
 #include "tessera/resolve/resolve_pipeline.h"
 
@@ -23,21 +24,6 @@ std::optional<Float8Options> float8_options(const Float8Section& float8) {
       .head = float8.head,
       .fast_accumulation = float8.fast_accumulation,
       .keep_weight_codes = float8.keep_weight_codes};
-}
-
-RecomputeKept kept(Recompute recompute) {
-  switch (recompute) {
-    case Recompute::kNone:
-    case Recompute::kFull:
-      return RecomputeKept::kInputs;
-    case Recompute::kFullButLastStage:
-      return RecomputeKept::kLastStage;
-    case Recompute::kAttention:
-      return RecomputeKept::kAllButAttention;
-    case Recompute::kEverySecondProduct:
-      return RecomputeKept::kEverySecondProduct;
-  }
-  return RecomputeKept::kInputs;
 }
 
 AttentionKernels kernels(AttentionOps ops) {
@@ -82,9 +68,7 @@ Plan make_plan(const RunConfig& config, const ModelDescription& model) {
                              .clip = config.optimizer.clip,
                              .moments = config.optimizer.moments,
                              .gradients = config.optimizer.gradients},
-               .passes = {.recompute = config.memory.recompute != Recompute::kNone,
-                          .kept = kept(config.memory.recompute),
-                          .fuse = config.passes.fuse,
+               .passes = {.fuse = config.passes.fuse,
                           .group_gemms = config.passes.group_gemms,
                           .gelu_products = config.passes.gelu_products,
                           .overlap = config.comm.overlap,
@@ -103,12 +87,16 @@ Plan make_plan(const RunConfig& config, const ModelDescription& model) {
 PlannedRun plan_run(const RunConfig& config, const ModelDescription& model, const Target& target) {
   PlannedRun run = {.plan = make_plan(config, model),
                     .target = target,
-                    .saves_in_background = saves_in_background(config)};
+                    .saves_in_background = saves_in_background(config),
+                    .chooses_recompute = config.memory.recompute == Recompute::kAuto};
+  // As of one stage, for what layers cost.
+  run.plan.passes.recompute = recompute_rules(config, run.plan);
   if (auto pipeline = resolve_pipeline(config, run.plan, target)) {
     run.plan.pipeline = std::move(pipeline->plan);
     run.stage_costs = std::move(pipeline->stage_costs);
     run.hop = pipeline->hop;
     run.notes = std::move(pipeline->notes);
+    run.plan.passes.recompute = recompute_rules(config, run.plan);
   }
   return run;
 }

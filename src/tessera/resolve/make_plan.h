@@ -16,6 +16,7 @@ struct PlannedRun {
   Plan plan;
   Target target;
   bool saves_in_background = false;           // some checkpoint is written beside the training
+  bool chooses_recompute = false;             // what the plan recomputes, by how much room there is
   std::vector<ActionCosts> stage_costs = {};  // of a pipeline, by stage (model_costs())
   double hop = 0.0;                           // from one to the next, in seconds; 0: not known
   std::vector<std::string> notes = {};        // about the pipeline, for people

@@ -123,6 +123,7 @@ TEST(PipelineMemory, AdviceKeepsTheMicrobatches) {
   config.parallel = {.ranks = 2, .data = 1, .pipeline = 2};
   config.train.global_batch = 8;
   config.train.microbatch = 4;
+  config.memory.recompute = Recompute::kNone;
   const PlannedRun run = plan_run(config, resolve_model(config), cpu_target());
   const RunPrograms programs = compile_run(run.plan, run.target);
   EXPECT_THAT(error_of(ErrorCode::kOutOfMemory, [&] { require_fits(programs, run, config, 1000); }),

@@ -37,12 +37,7 @@ bool may_be_cut(const Plan& plan) {
 }
 
 bool recomputes_all(const Plan& plan) {
-  return plan.passes.recompute && plan.passes.kept == RecomputeKept::kInputs;
-}
-
-void recompute_all(Plan& plan) {
-  plan.passes.recompute = true;
-  plan.passes.kept = RecomputeKept::kInputs;
+  return plan.passes.recompute == recompute_all();
 }
 
 // From the cheapest; each keeps the run's results except for the order of sums.
@@ -53,15 +48,16 @@ std::vector<Remedy> remedies(const PlannedRun& run) {
     list.back().run.saves_in_background = false;
   }
   PlannedRun changed = run;
-  if (!recomputes_all(run.plan)) {
-    recompute_all(changed.plan);
+  const bool may_recompute = !run.chooses_recompute && !recomputes_all(run.plan);
+  if (may_recompute) {
+    changed.plan.passes.recompute = recompute_all();
     list.push_back({.text = "memory.recompute = \"full\"", .run = changed});
   }
   if (may_be_cut(run.plan)) {
     PlannedRun smaller = run;
     make_microbatches_smallest(smaller.plan);
     list.push_back({.text = "train.microbatch = 1", .run = smaller});
-    if (!recomputes_all(run.plan)) {
+    if (may_recompute) {
       make_microbatches_smallest(changed.plan);
       list.push_back(
           {.text = "memory.recompute = \"full\" and train.microbatch = 1", .run = changed});
@@ -77,18 +73,24 @@ Remedy shorter_sequences(const PlannedRun& run,
   constexpr std::int64_t kShortest = 16;
   Remedy remedy{.text = {}, .run = run};
   Plan& plan = remedy.run.plan;
-  recompute_all(plan);
-  std::string others = "memory.recompute = \"full\"";
+  plan.passes.recompute = recompute_all();
+  std::vector<std::string> others;
+  if (!run.chooses_recompute) {
+    others.emplace_back("memory.recompute = \"full\"");
+  }
   if (may_be_cut(plan)) {
     make_microbatches_smallest(plan);
-    others += " and train.microbatch = 1";
+    others.emplace_back("train.microbatch = 1");
   }
   const std::int64_t unit = sequence_unit(plan.layout);
   const std::int64_t shortest = std::max(unit, kShortest / unit * unit);
   do {
     plan.sequence_length = std::max(plan.sequence_length / 2 / unit * unit, shortest);
   } while (plan.sequence_length > shortest && needed_bytes(remedy.run) > limit);
-  remedy.text = format("data.sequence_length = {} with {}", plan.sequence_length, others);
+  remedy.text = format("data.sequence_length = {}", plan.sequence_length);
+  for (std::size_t i = 0; i < others.size(); ++i) {
+    remedy.text += (i == 0 ? " with " : " and ") + others[i];
+  }
   return remedy;
 }
 

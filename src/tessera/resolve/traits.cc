@@ -12,6 +12,12 @@
 namespace tessera {
 namespace {
 
+template <Recompute kKind>
+void recompute(RunConfig& config) {
+  const std::int64_t limit = config.memory.limit_bytes;
+  config.memory = {.recompute = kKind, .limit_bytes = limit};
+}
+
 constexpr auto kTraits = std::to_array<Trait>({
     {.name = "eager",
      .does = "an op is a kernel, and none is grouped with others",
@@ -94,23 +100,27 @@ constexpr auto kTraits = std::to_array<Trait>({
     {.name = "recompute=none",
      .does = "every activation is kept",
      .group = "recompute",
-     .set = [](RunConfig& config) { config.memory.recompute = Recompute::kNone; }},
+     .set = recompute<Recompute::kNone>},
     {.name = "recompute=full",
      .does = "of a layer its input alone is kept",
      .group = "recompute",
-     .set = [](RunConfig& config) { config.memory.recompute = Recompute::kFull; }},
+     .set = recompute<Recompute::kFull>},
+    {.name = "recompute=selective",
+     .does = "what is cheap of a layer is computed again",
+     .group = "recompute",
+     .set = recompute<Recompute::kSelective>},
     {.name = "recompute=full_but_last_stage",
      .does = "the same, but the last stage of a pipeline keeps all",
      .group = "recompute",
-     .set = [](RunConfig& config) { config.memory.recompute = Recompute::kFullButLastStage; }},
+     .set = recompute<Recompute::kFullButLastStage>},
     {.name = "recompute=attention_core",
      .does = "attention is computed again",
      .group = "recompute",
-     .set = [](RunConfig& config) { config.memory.recompute = Recompute::kAttention; }},
+     .set = recompute<Recompute::kAttention>},
     {.name = "recompute=every_second_product",
      .does = "of a layer every second product is kept, attention, and sums over ranks",
      .group = "recompute",
-     .set = [](RunConfig& config) { config.memory.recompute = Recompute::kEverySecondProduct; }},
+     .set = recompute<Recompute::kEverySecondProduct>},
 });
 
 }  // namespace

@@ -551,7 +551,7 @@ TEST(Executor, AllocatesWhatThePlanSays) {
     const Program program =
         compile_training(training_graph(describe_llama(config), 2, 6, DType::kF32),
                          {.update = {.num_microbatches = 2},
-                          .recompute = recompute,
+                          .recompute = recompute ? recompute_all() : RecomputeRules(),
                           .workspace_bytes = workspace_of(backend)});
     Executor executor(program, backend);
     executor.run_step();

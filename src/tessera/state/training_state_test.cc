@@ -90,7 +90,8 @@ class State {
         .microbatch = options.microbatch,
         .num_microbatches = 4 / options.microbatch,
         .dtype = options.dtype,
-        .passes = {.recompute = options.recompute, .group_gemms = options.group_gemms},
+        .passes = {.recompute = options.recompute ? recompute_all() : RecomputeRules(),
+                   .group_gemms = options.group_gemms},
         .threads = options.threads};
     return tessera::compile(plan, cpu_target()).step;
   }

@@ -25,9 +25,11 @@
 #include "tessera/plan/plan.h"
 #include "tessera/plan/run_layout.h"
 #include "tessera/resolve/adapters.h"
+#include "tessera/resolve/choose_recompute.h"
 #include "tessera/resolve/make_plan.h"
 #include "tessera/resolve/predicted_step.h"
 #include "tessera/resolve/resolve.h"
+#include "tessera/resolve/resolve_layout.h"
 #include "tessera/resolve/run_memory.h"
 #include "tessera/resolve/start_checks.h"
 #include "tessera/runtime/launcher.h"
@@ -37,14 +39,31 @@
 namespace tessera {
 namespace {
 
-RunPrograms compile_and_check(const RunConfig& config, const PlannedRun& run) {
+// The programs of a run and how many bytes a rank of this process may use.
+std::pair<RunPrograms, std::int64_t> compile_with_limit(const RunConfig& config,
+                                                        const PlannedRun& run) {
   require_inputs_fit(config, run.plan, memory_limit(config, run.plan.layout, 0));
   RunPrograms programs = compile_run(run.plan, run.target, config.passes.dump);
   require_each_tensor_once(
       programs, parameter_inits(step_graph(run.plan)), run.plan.optimizer.moments);
-  require_fits(
-      programs, run, config, memory_limit(config, run.plan.layout, most_channels(programs)));
-  return programs;
+  const std::int64_t limit = memory_limit(config, run.plan.layout, most_channels(programs));
+  return {std::move(programs), limit};
+}
+
+// `limit` is what all processes have, which choose alike.
+void fit_and_check(const RunConfig& config,
+                   PlannedRun& run,
+                   RunPrograms& programs,
+                   std::int64_t limit) {
+  const DeviceSpec device =
+      run.target.device.memory_bytes > 0 ? run.target.device : resolve_layout(config).device;
+  const bool is_shared = config.memory.limit_bytes == 0 && !run.target.is_device();
+  const auto chosen = fit_recompute(
+      run, programs, device, is_shared ? room_beside_others(limit) : limit, config.passes.dump);
+  if (chosen) {
+    log_info(to_string(*chosen, run.plan.passes.recompute));
+  }
+  require_fits(programs, run, config, limit);
 }
 
 // Writes the tokenizer's marks into `config`.
@@ -148,12 +167,13 @@ TrainResult train_ranks(const RunSetup& setup, World* launched, const RankFiles&
 struct Prepared {
   std::unique_ptr<World> world;  // of a process that a launcher started
   RunConfig config;
+  PlannedRun run;
   RunPrograms programs;
   RunSequences sequences;
 };
 
 Prepared prepare(const RunConfig& config,
-                 const PlannedRun& run,
+                 PlannedRun run,
                  const std::optional<MpiLaunch>& launch,
                  const RankFiles& files) {
   require_enough_bytes(config);
@@ -168,13 +188,20 @@ Prepared prepare(const RunConfig& config,
       config, launch, [&](const Error& error) { write_exit_record(files, error, std::nullopt); });
   RunConfig named = config;
   // A launcher ends all processes as soon as one has ended: each leaves its record before that.
-  auto [programs, sequences] = run_together(world.get(), [&] {
-    return with_exit_record(files, std::nullopt, [&] {
-      return std::pair(compile_and_check(config, run), load_sequences(named, run.plan.model.vocab));
-    });
+  const auto together = [&](std::int64_t turn, const auto& body) {
+    return run_together(
+        world.get(), [&] { return with_exit_record(files, std::nullopt, body); }, turn);
+  };
+  auto compiled = together(0, [&] { return compile_with_limit(config, run); });
+  RunPrograms& programs = compiled.first;
+  const std::int64_t limit = least_of_launch(world.get(), compiled.second);
+  RunSequences sequences = together(1, [&] {
+    fit_and_check(config, run, programs, limit);
+    return load_sequences(named, run.plan.model.vocab);
   });
   return {.world = std::move(world),
           .config = std::move(named),
+          .run = std::move(run),
           .programs = std::move(programs),
           .sequences = std::move(sequences)};
 }
@@ -201,8 +228,8 @@ TrainResult train(const RunConfig& config, const ModelDescription& model, const 
                own_tokenizer));
   }
   resolved.tokenizer.path = own_tokenizer;
-  PlannedRun run = plan_run(resolved, model.adapters ? model : with_adapters(model, resolved));
-  run.target = hooks.target.value_or(run.target);
+  PlannedRun planned = plan_run(resolved, model.adapters ? model : with_adapters(model, resolved));
+  planned.target = hooks.target.value_or(planned.target);
   std::optional<RunDirectory> home;
   if (!launch || launch->rank == 0) {
     home.emplace(resolved.run.dir);
@@ -213,8 +240,9 @@ TrainResult train(const RunConfig& config, const ModelDescription& model, const 
   const RankFiles files = {.run_dir = resolved.run.dir, .rank = launch ? launch->rank : 0};
   set_mapped_file_record(std::filesystem::absolute(exit_record_path(files.run_dir, files.rank)),
                          files.rank);
-  const Prepared prepared =
-      with_exit_record(files, std::nullopt, [&] { return prepare(resolved, run, launch, files); });
+  const Prepared prepared = with_exit_record(
+      files, std::nullopt, [&] { return prepare(resolved, std::move(planned), launch, files); });
+  const PlannedRun& run = prepared.run;
   const std::vector<ParameterInit> parameters = parameter_inits(step_graph(run.plan));
   std::optional<StepTraceFile> trace;
   if (hooks.trace_step) {

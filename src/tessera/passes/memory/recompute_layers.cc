@@ -2,10 +2,15 @@
 
 #include <algorithm>
 #include <map>
+#include <ranges>
 #include <set>
+#include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
+#include "tessera/base/error.h"
+#include "tessera/base/format.h"
 #include "tessera/ops/op.h"
 #include "tessera/ops/work.h"
 #include "tessera/passes/graph/graph_edit.h"
@@ -13,10 +18,6 @@
 
 namespace tessera {
 namespace {
-
-bool is_backward(const Node& node) {
-  return node.phase == Phase::kBackward || node.phase == Phase::kWeightGradient;
-}
 
 // A layer, and the slice of the tokens.
 using SlicedLayer = std::pair<std::int32_t, std::int32_t>;
@@ -62,29 +63,148 @@ bool is_sum_over_ranks(const Graph& graph, const Node& node) {
   });
 }
 
-// Adds what is kept though its own layer's backward alone reads it.
-void add_kept(const Graph& graph, RecomputeKept how, std::vector<bool>& kept) {
-  std::map<SlicedLayer, int> products;
-  for (const Node& node : graph.nodes) {
-    if (node.layer < 0 || node.phase != Phase::kForward) {
-      continue;
+const RecomputeRule* find_rule(const RecomputeRules& rules, std::int64_t layer) {
+  const auto found =
+      std::ranges::find_if(rules, [&](const RecomputeRule& rule) { return rule.contains(layer); });
+  return found != rules.end() ? &*found : nullptr;
+}
+
+// By value, whether backward reads it or a view of it.
+std::vector<bool> find_read_by_backward(const Graph& graph) {
+  std::vector<bool> read(graph.values.size(), false);
+  for (const Node& node : graph.nodes | std::views::reverse) {
+    const bool is_read_view =
+        is_view(node) &&
+        std::ranges::any_of(node.results, [&](ValueId result) { return read[result.at()]; });
+    if (is_of_backward(node) || is_read_view) {
+      for (const ValueId operand : node.operands) {
+        read[operand.at()] = true;
+      }
     }
-    bool keeps = false;
-    switch (how) {
+  }
+  return read;
+}
+
+// Says of nodes of forward, one after the other, whether their results are kept though their own
+// layer's backward alone reads them.
+class KeptByRule {
+ public:
+  KeptByRule(const Graph& graph, const RecomputeRules& rules)
+      : graph_(graph),
+        rules_(rules),
+        names_(recompute_names(graph)),
+        read_(find_read_by_backward(graph)),
+        dropped_(graph.values.size(), false) {}
+
+  bool keeps(NodeId id) {
+    const Node& node = graph_.nodes[id.at()];
+    const RecomputeRule* rule = find_rule(rules_, node.layer);
+    if (rule == nullptr) {
+      return false;  // its layer is not recomputed
+    }
+    const bool as_a_rule = keeps_by_kind(node, rule->kept);
+    return !is_named(id, rule->again) && (as_a_rule || is_named(id, rule->keep));
+  }
+
+ private:
+  bool keeps_by_kind(const Node& node, RecomputeKept kept) {
+    switch (kept) {
       case RecomputeKept::kInputs:
-      case RecomputeKept::kLastStage:
-        break;
+        return false;
       case RecomputeKept::kAllButAttention:
         // What attention alone gathers backward gathers again.
-        keeps = !is_attention(graph, node) && node.op->get_if<AllGatherAttrs>() == nullptr;
-        break;
+        return !is_attention(graph_, node) && node.op->get_if<AllGatherAttrs>() == nullptr;
       case RecomputeKept::kEverySecondProduct:
-        keeps = is_attention(graph, node) || is_sum_over_ranks(graph, node) ||
-                (has_product(graph, node) && products[sliced_layer_of(node)]++ % 2 == 0);
-        break;
+        return is_attention(graph_, node) || is_sum_over_ranks(graph_, node) ||
+               (has_product(graph_, node) && products_[sliced_layer_of(node)]++ % 2 == 0);
+      case RecomputeKept::kAllButCheap:
+        return !is_cheap(node);
+    }
+    return false;
+  }
+
+  // Whether it is made without much arithmetic from what is there in backward anyway.
+  bool is_cheap(const Node& node) {
+    const bool is_costly = has_product(graph_, node) || is_attention(graph_, node) ||
+                           !collectives(*node.op, graph_.types(node.operands)).empty();
+    if (is_costly || !std::ranges::all_of(
+                         node.operands, [&](ValueId operand) { return is_there(node, operand); })) {
+      return false;
     }
     for (const ValueId result : node.results) {
-      kept[result.at()] = kept[result.at()] || keeps;
+      dropped_[result.at()] = true;
+    }
+    return true;
+  }
+
+  bool is_there(const Node& reader, ValueId value) const {
+    const NodeId producer = graph_[value].producer;
+    if (!producer.valid() ||
+        sliced_layer_of(graph_.nodes[producer.at()]) != sliced_layer_of(reader)) {
+      return true;
+    }
+    return read_[value.at()] || dropped_[value.at()];
+  }
+
+  bool is_named(NodeId id, const std::vector<std::string>& ops) const {
+    return std::ranges::any_of(ops, [&](const std::string& op) {
+      return op == names_[id.at()] || op == info(*graph_.nodes[id.at()].op).name;
+    });
+  }
+
+  const Graph& graph_;
+  const RecomputeRules& rules_;
+  std::vector<std::string> names_;
+  std::vector<bool> read_;
+  std::vector<bool> dropped_;  // what is cheap
+  std::map<SlicedLayer, int> products_;
+};
+
+// Each op that a rule names is of its layers, where the graph has any of these.
+void require_ops(const Graph& graph, const RecomputeRule& rule) {
+  if (rule.keep.empty() && rule.again.empty()) {
+    return;
+  }
+  const std::vector<std::string> names = recompute_names(graph);
+  std::set<std::string> known;
+  for (std::size_t i = 0; i < graph.nodes.size(); ++i) {
+    if (!names[i].empty() && rule.contains(graph.nodes[i].layer) && !is_view(graph.nodes[i])) {
+      known.insert(names[i]);
+    }
+  }
+  const auto is_known = [&](const std::string& op) {
+    return known.contains(op) || std::ranges::any_of(known, [&](const std::string& name) {
+             return name.starts_with(op + ".");
+           });
+  };
+  for (const auto& [key, ops] :
+       {std::pair("memory.keep", &rule.keep), std::pair("memory.recompute_ops", &rule.again)}) {
+    for (const std::string& op : *ops) {
+      if (!known.empty() && !is_known(op)) {
+        std::string list;
+        for (const std::string& name : known) {
+          list += (list.empty() ? "" : ", ") + name;
+        }
+        fail(ErrorCode::kInvalidConfig,
+             "{} names \"{}\", an op that no layer has in its forward: expected one of {}, or a "
+             "name without its number for all of them",
+             key,
+             op,
+             list);
+      }
+    }
+  }
+}
+
+// Adds what is kept though its own layer's backward alone reads it.
+void add_kept(const Graph& graph, const RecomputeRules& rules, std::vector<bool>& kept) {
+  KeptByRule by_rule(graph, rules);
+  for (std::size_t i = 0; i < graph.nodes.size(); ++i) {
+    const Node& node = graph.nodes[i];
+    if (node.layer >= 0 && node.phase == Phase::kForward && by_rule.keeps(NodeId::of(i))) {
+      for (const ValueId result : node.results) {
+        kept[result.at()] = true;
+      }
     }
   }
 }
@@ -102,7 +222,7 @@ class LayerRecompute {
     std::vector<NodeId> backward;
     for (std::size_t i = 0; i < graph_.nodes.size(); ++i) {
       const Node& node = graph_.nodes[i];
-      if (sliced_layer_of(node) == layer_ && is_backward(node)) {
+      if (sliced_layer_of(node) == layer_ && is_of_backward(node)) {
         backward.push_back(NodeId::of(i));
         need(node);
       }
@@ -200,29 +320,53 @@ class LayerRecompute {
 
 }  // namespace
 
+bool is_of_backward(const Node& node) {
+  return node.phase == Phase::kBackward || node.phase == Phase::kWeightGradient;
+}
+
 std::string_view name(RecomputeKept kept) {
   switch (kept) {
     case RecomputeKept::kInputs:
       return "inputs";
-    case RecomputeKept::kLastStage:
-      return "last_stage";
     case RecomputeKept::kAllButAttention:
       return "all_but_attention";
     case RecomputeKept::kEverySecondProduct:
       return "every_second_product";
+    case RecomputeKept::kAllButCheap:
+      return "all_but_cheap";
   }
   return "?";
 }
 
-Graph recompute_layers(const Graph& graph, RecomputeKept how, std::int64_t end) {
+RecomputeRules recompute_all(RecomputeKept kept) {
+  return {{.kept = kept}};
+}
+
+std::vector<std::string> recompute_names(const Graph& graph) {
+  std::vector<std::string> names(graph.nodes.size());
+  std::map<std::pair<SlicedLayer, std::string>, int> numbers;
+  for (std::size_t i = 0; i < graph.nodes.size(); ++i) {
+    const Node& node = graph.nodes[i];
+    if (node.layer >= 0 && node.phase == Phase::kForward) {
+      const std::string op(info(*node.op).name);
+      names[i] = format("{}.{}", op, numbers[{sliced_layer_of(node), op}]++);
+    }
+  }
+  return names;
+}
+
+Graph recompute_layers(const Graph& graph, const RecomputeRules& rules) {
   std::set<SlicedLayer> layers;
   for (const Node& node : graph.nodes) {
-    if (node.layer >= 0 && node.layer < end) {
+    if (node.layer >= 0 && find_rule(rules, node.layer) != nullptr) {
       layers.insert(sliced_layer_of(node));
     }
   }
+  for (const RecomputeRule& rule : rules) {
+    require_ops(graph, rule);
+  }
   std::vector<bool> kept = find_kept(graph);
-  add_kept(graph, how, kept);
+  add_kept(graph, rules, kept);
   GraphEdit edit(graph);
   for (const SlicedLayer& layer : layers) {
     LayerRecompute(graph, edit, kept, layer).run();

@@ -1,37 +1,25 @@
 #pragma once
 
-#include <array>
-#include <cstdint>
-#include <limits>
-#include <string_view>
+#include <string>
+#include <vector>
 
 #include "tessera/ir/graph.h"
+#include "tessera/passes/memory/recompute_rule.h"
 
 namespace tessera {
 
-// What is kept for backward of that which layers compute in forward, where they are recomputed.
-enum class RecomputeKept : std::uint8_t {
-  kInputs,              // of the layers
-  kLastStage,           // likewise, and everything in the last stage of a pipeline
-  kAllButAttention,     // all that attention does not make itself
-  kEverySecondProduct,  // what attention makes, sums over ranks, and of a layer's products the
-                        // first, the third and so on
-};
-
-inline constexpr std::array kRecomputeKept = {RecomputeKept::kInputs,
-                                              RecomputeKept::kLastStage,
-                                              RecomputeKept::kAllButAttention,
-                                              RecomputeKept::kEverySecondProduct};
-
-// "inputs", "last_stage", "all_but_attention", "every_second_product".
-std::string_view name(RecomputeKept kept);
-
-// Of what a layer computes in forward, what `how` says is kept for backward, which repeats the
-// rest first. Layers from number `end` on are as they were. Bitwise the same results.
+// Of what a layer computes in forward, what its rule says is kept for backward, which repeats the
+// rest first. Bitwise the same results. Errors: kInvalidConfig where a rule names an op that its
+// layers do not have, with those that they have.
 //   y = f(x) @forward; dx = f_backward(dy, y) @backward
 //   ->  y = f(x) @forward; z = f(x) @backward; dx = f_backward(dy, z) @backward
-Graph recompute_layers(const Graph& graph,
-                       RecomputeKept how = RecomputeKept::kInputs,
-                       std::int64_t end = std::numeric_limits<std::int32_t>::max());
+Graph recompute_layers(const Graph& graph, const RecomputeRules& rules);
+
+// Whether a node is of the backward of one microbatch.
+bool is_of_backward(const Node& node);
+
+// By node, its name in rules with its number, "rms_norm.1"; empty where it is of no layer's
+// forward.
+std::vector<std::string> recompute_names(const Graph& graph);
 
 }  // namespace tessera

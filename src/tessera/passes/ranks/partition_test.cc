@@ -411,7 +411,7 @@ TEST(RecomputeLayers, SharesGathersWithTheBackward) {
   const DimAxes dims = {{"mlp", {.axes = kPair, .pads = true}},
                         {"vocab", {.axes = kPair, .pads = true}},
                         {"seq", {.weak = kPair, .pads = true}}};
-  const Graph graph = recompute_layers(partition(kBlock, dims, {}));
+  const Graph graph = recompute_layers(partition(kBlock, dims, {}), recompute_all());
   verify(graph);
   const auto gathers = std::ranges::count_if(graph.nodes, [](const Node& node) {
     return node.op->get_if<AllGatherAttrs>() != nullptr && node.layer == 0 &&

@@ -37,7 +37,7 @@ TEST(Pipeline, RecomputesLayersOnce) {
     const std::vector<Program> programs = compile_pipeline(
         small_llama(3),
         {.update = {.num_microbatches = kMicrobatches},
-         .recompute = recompute,
+         .recompute = recompute ? recompute_all() : RecomputeRules(),
          .pipeline = pipeline_options(
              table, layers, {}, {{.name = "pipeline", .size = 2}}, TransferLaunch::kByStream)});
     for (std::size_t rank = 0; rank < programs.size(); ++rank) {

@@ -1,0 +1,425 @@
+#include "tessera/resolve/choose_recompute.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstddef>
+#include <limits>
+#include <optional>
+#include <utility>
+
+#include "tessera/base/error.h"
+#include "tessera/base/format.h"
+#include "tessera/base/units.h"
+#include "tessera/cost/device_time.h"
+#include "tessera/ops/op.h"
+#include "tessera/ops/work.h"
+#include "tessera/plan/model_costs.h"
+#include "tessera/resolve/recompute_rules.h"
+#include "tessera/resolve/run_memory.h"
+
+namespace tessera {
+namespace {
+
+// By layer, the number of a choice of its front.
+using Chosen = std::vector<std::size_t>;
+
+std::int64_t bytes_above_least(const LayerChoices& layer) {
+  return layer.front.back().bytes - layer.front.front().bytes;
+}
+
+// Choices for the layers of a pipeline rank that need least time for their bytes.
+class Knapsack {
+ public:
+  // `weights`: by layer, what a byte of it counts.
+  Knapsack(const std::vector<LayerChoices>& layers, const std::vector<double>& weights) {
+    for (std::size_t i = 0; i < layers.size(); ++i) {
+      all_bytes_ += weights[i] * static_cast<double>(bytes_above_least(layers[i]));
+    }
+    for (std::size_t i = 0; i < layers.size(); ++i) {
+      add_layer(layers[i], weights[i]);
+    }
+  }
+
+  // Above the least, where all is kept.
+  double all_bytes() const { return all_bytes_; }
+
+  Chosen choose(double bytes) const {
+    const double part = all_bytes_ > 0.0 ? std::clamp(bytes / all_bytes_, 0.0, 1.0) : 0.0;
+    auto room = static_cast<std::size_t>(part * static_cast<double>(kGranules));
+    Chosen chosen(layers_.size());
+    for (std::size_t i = layers_.size(); i-- > 0;) {
+      chosen[i] = layers_[i].chosen[room];
+      room -= layers_[i].granules[chosen[i]];
+    }
+    return chosen;
+  }
+
+ private:
+  static constexpr std::size_t kGranules = 4096;
+
+  struct Layer {
+    std::vector<std::size_t> granules = {};  // by choice
+    std::vector<std::uint16_t> chosen = {};  // by room, the best with those before it
+  };
+
+  void add_layer(const LayerChoices& layer, double weight) {
+    Layer& added = layers_.emplace_back();
+    std::vector<double> next(kGranules + 1, std::numeric_limits<double>::infinity());
+    added.chosen.resize(next.size());
+    for (std::size_t i = 0; i < layer.front.size(); ++i) {
+      const auto bytes = static_cast<double>(layer.front[i].bytes - layer.front[0].bytes);
+      const double part = all_bytes_ > 0.0 ? weight * bytes / all_bytes_ : 0.0;
+      // All together take all that there is.
+      const auto taken = static_cast<std::size_t>(part * static_cast<double>(kGranules));
+      added.granules.push_back(taken);
+      for (std::size_t room = taken; room < next.size(); ++room) {
+        const double seconds = least_[room - taken] + layer.front[i].seconds;
+        if (seconds < next[room]) {
+          next[room] = seconds;
+          added.chosen[room] = static_cast<std::uint16_t>(i);
+        }
+      }
+    }
+    least_ = std::move(next);
+  }
+
+  double all_bytes_ = 0.0;
+  std::vector<Layer> layers_;
+  std::vector<double> least_ = std::vector<double>(kGranules + 1, 0.0);  // seconds, by room
+};
+
+// Of layers that are alike those keep most whose backward comes first: when that of the others
+// begins, it is free again.
+void sort_alike(const std::vector<LayerChoices>& layers, std::size_t end, Chosen& chosen) {
+  const auto alike = [&](std::size_t a, std::size_t b) {
+    return std::ranges::equal(
+        layers[a].front, layers[b].front, {}, &KeptChoice::bytes, &KeptChoice::bytes);
+  };
+  for (std::size_t begin = 0; begin < end;) {
+    std::size_t last = begin;
+    while (last < end && alike(begin, last)) {
+      ++last;
+    }
+    std::sort(chosen.begin() + static_cast<std::ptrdiff_t>(begin),
+              chosen.begin() + static_cast<std::ptrdiff_t>(last));
+    begin = last;
+  }
+}
+
+// The layers of a pipeline rank, and between what fits and what does not the search for the most
+// that they may keep.
+class RankSearch {
+ public:
+  explicit RankSearch(std::vector<LayerChoices> layers) : layers_(std::move(layers)) {}
+
+  // What a rank needs that keeps all, and one that keeps the least.
+  void begin(std::int64_t all, std::int64_t least, std::int64_t limit) {
+    is_done_ = all <= limit || least > limit || layers_.empty();
+    if (layers_.empty()) {
+      return;
+    }
+    best_ = all <= limit ? all_kept() : Chosen(layers_.size(), 0);
+    repeats_sums_ = all > limit && least > limit;
+    above_bytes_ = all;
+    below_bytes_ = least;
+    all_bytes_ = static_cast<double>(all - least);
+    std::int64_t bytes = 0;
+    for (const LayerChoices& layer : layers_) {
+      bytes += bytes_above_least(layer);
+    }
+    in_flight_ = bytes > 0
+                     ? std::max(1.0, static_cast<double>(all - least) / static_cast<double>(bytes))
+                     : 1.0;
+  }
+
+  bool is_done() const { return is_done_; }
+
+  void propose_least() { proposed_.assign(layers_.size(), 0); }
+
+  // The least, but that its last layer keeps all: of one microbatch that is no more than its
+  // backward needs, which is the first of all.
+  void propose_last() {
+    proposed_ = best_;
+    if (!is_done_) {
+      proposed_.back() = layers_.back().front.size() - 1;
+    }
+  }
+
+  void learn_last(std::int64_t bytes, std::int64_t limit) {
+    if (is_done_) {
+      return;
+    }
+    const auto own = static_cast<double>(bytes_above_least(layers_.back()));
+    const double taken = own > 0.0 ? static_cast<double>(bytes - below_bytes_) / own : 0.0;
+    std::vector<double> weights(layers_.size(), in_flight_);
+    weights.back() = std::clamp(taken, 0.0, in_flight_);
+    spares_last_ = weights.back() < in_flight_ / 2.0;
+    knapsack_.emplace(layers_, weights);
+    above_ = knapsack_->all_bytes();
+    if (bytes <= limit && spares_last_) {
+      best_ = proposed_;
+    }
+  }
+
+  // Where a line through what fits and what does not says that it just fits; between what is known
+  // already, in the middle.
+  void propose(std::int64_t limit) {
+    double part = static_cast<double>(limit - below_bytes_) /
+                  std::max(1.0, static_cast<double>(above_bytes_ - below_bytes_));
+    while (!is_done_) {
+      const double width = above_ - below_;
+      kept_ = below_ + std::clamp(part, kLeastPart, 1.0 - kLeastPart) * width;
+      proposed_ = knapsack_->choose(kept_);
+      sort_alike(layers_, layers_.size() - (spares_last_ ? 1 : 0), proposed_);
+      is_done_ = width <= kLeastWidth * knapsack_->all_bytes();
+      if (proposed_ != best_ && proposed_ != refused_) {
+        break;
+      }
+      (proposed_ == best_ ? below_ : above_) = kept_;
+      part = 0.5;
+    }
+    if (is_done_) {
+      proposed_ = best_;
+    }
+  }
+
+  void learn(std::int64_t bytes, std::int64_t limit) {
+    if (is_done_) {
+      return;
+    }
+    const bool fits = bytes <= limit;
+    (fits ? below_ : above_) = kept_;
+    (fits ? below_bytes_ : above_bytes_) = bytes;
+    if (fits && seconds_of(proposed_) < seconds_of(best_)) {
+      best_ = proposed_;
+    }
+    if (!fits) {
+      refused_ = proposed_;
+    }
+    is_done_ = fits && static_cast<double>(limit - bytes) < kLeastWidth * all_bytes_;
+  }
+
+  void take_best() { proposed_ = best_; }
+
+  double seconds() const { return seconds_of(proposed_); }
+
+  // With so many bytes more, as far as what was compiled says how many of them values get.
+  double seconds_with(double more) const {
+    if (!knapsack_) {
+      return seconds();
+    }
+    const double bytes = below_ + more / all_bytes_ * knapsack_->all_bytes();
+    return std::min(seconds(), seconds_of(knapsack_->choose(bytes)));
+  }
+
+  void add_rules(std::vector<RecomputeRule>& rules) const {
+    for (std::size_t i = 0; i < layers_.size(); ++i) {
+      const KeptChoice& choice = layers_[i].front[proposed_[i]];
+      const bool keeps_all = proposed_[i] + 1 == layers_[i].front.size();
+      if (keeps_all && !repeats_sums_) {
+        continue;
+      }
+      rules.push_back({.first = layers_[i].layer,
+                       .end = layers_[i].layer + 1,
+                       .keep = repeats_sums_ ? std::vector<std::string>() : choice.keep});
+    }
+  }
+
+ private:
+  static constexpr double kLeastPart = 0.05;    // of the bracket, that it shrinks by
+  static constexpr double kLeastWidth = 0.004;  // of all, that is looked for
+
+  Chosen all_kept() const {
+    Chosen chosen;
+    for (const LayerChoices& layer : layers_) {
+      chosen.push_back(layer.front.size() - 1);
+    }
+    return chosen;
+  }
+
+  double seconds_of(const Chosen& chosen) const {
+    double seconds = 0.0;
+    for (std::size_t i = 0; i < layers_.size(); ++i) {
+      seconds += layers_[i].front[chosen[i]].seconds;
+    }
+    return seconds;
+  }
+
+  std::vector<LayerChoices> layers_;
+  Chosen best_;      // of those that fit
+  Chosen refused_;   // the last that did not
+  Chosen proposed_;  // to be compiled
+  bool is_done_ = false;
+  bool repeats_sums_ = false;
+  bool spares_last_ = false;
+  double all_bytes_ = 0.0;  // above the least
+  double in_flight_ = 1.0;
+  std::optional<Knapsack> knapsack_;
+  double kept_ = 0.0;  // of the proposed
+  double below_ = 0.0;
+  double above_ = 0.0;
+  std::int64_t below_bytes_ = 0;
+  std::int64_t above_bytes_ = 0;
+};
+
+// Consecutive layers of one way become one rule.
+RecomputeRules joined(std::vector<RecomputeRule> rules) {
+  std::ranges::sort(rules, {}, &RecomputeRule::first);
+  RecomputeRules result;
+  for (RecomputeRule& rule : rules) {
+    if (!result.empty() && result.back().end == rule.first && result.back().keep == rule.keep) {
+      result.back().end = rule.end;
+    } else {
+      result.push_back(std::move(rule));
+    }
+  }
+  return result;
+}
+
+// All pipeline ranks of a run.
+class RunSearch {
+ public:
+  RunSearch(PlannedRun& run, RunPrograms& programs, const DeviceSpec& device, std::int64_t limit)
+      : run_(run),
+        programs_(programs),
+        limit_(limit),
+        graphs_(graphs_before_recompute(run.plan, run.target)) {
+    const NodeSeconds seconds = kernel_seconds(device, run.plan.dtype);
+    for (const Graph& graph : graphs_) {
+      ranks_.emplace_back(recompute_choices(graph, seconds));
+      double& whole = whole_.emplace_back(0.0);
+      for (const Node& node : graph.nodes) {
+        const bool is_of_microbatch = node.phase != Phase::kStart && node.phase != Phase::kUpdate;
+        whole += is_of_microbatch ? seconds(graph, node) : 0.0;
+      }
+    }
+  }
+
+  ChosenRecompute search() {
+    const std::vector<std::int64_t> all = needed();
+    for (RankSearch& rank : ranks_) {
+      rank.propose_least();
+    }
+    const std::vector<std::int64_t> least = compiled();
+    for (std::size_t i = 0; i < ranks_.size(); ++i) {
+      ranks_[i].begin(all[i], least[i], limit_);
+      ranks_[i].propose_last();
+    }
+    if (!is_done()) {
+      for_each_compiled(
+          [&](RankSearch& rank, std::int64_t bytes) { rank.learn_last(bytes, limit_); });
+    }
+    for (int round = 0; round < kMostRounds && !is_done(); ++round) {
+      for (RankSearch& rank : ranks_) {
+        rank.propose(limit_);
+      }
+      if (!is_done()) {
+        for_each_compiled([&](RankSearch& rank, std::int64_t bytes) { rank.learn(bytes, limit_); });
+      }
+    }
+    for (RankSearch& rank : ranks_) {
+      rank.take_best();
+    }
+    const std::vector<std::int64_t> chosen = compiled();
+    ChosenRecompute result = {.all_bytes = std::ranges::max(all),
+                              .bytes = std::ranges::max(chosen),
+                              .least_bytes = std::ranges::max(least)};
+    constexpr double kGigabyte = 1e9;
+    double with_more = 0.0;
+    for (std::size_t i = 0; i < ranks_.size(); ++i) {
+      result.repeated = std::max(result.repeated, ranks_[i].seconds() / whole_[i]);
+      with_more = std::max(with_more, ranks_[i].seconds_with(kGigabyte) / whole_[i]);
+    }
+    result.saved_by_gigabyte = result.repeated - with_more;
+    return result;
+  }
+
+ private:
+  static constexpr int kMostRounds = 6;
+
+  bool is_done() const { return std::ranges::all_of(ranks_, &RankSearch::is_done); }
+
+  // Bytes of each pipeline rank.
+  std::vector<std::int64_t> needed() const {
+    const RunMemory memory = run_memory(run_, programs_);
+    return memory.by_pipeline_rank.empty() ? std::vector{memory.total()} : memory.by_pipeline_rank;
+  }
+
+  // The same with what ranks propose.
+  std::vector<std::int64_t> compiled() {
+    std::vector<RecomputeRule> rules;
+    for (const RankSearch& rank : ranks_) {
+      rank.add_rules(rules);
+    }
+    RecomputeRules next = joined(std::move(rules));
+    if (next != run_.plan.passes.recompute) {
+      run_.plan.passes.recompute = std::move(next);
+      programs_ = compile_from_recompute(graphs_, run_.plan, run_.target);
+    }
+    return needed();
+  }
+
+  template <class Learn>
+  void for_each_compiled(const Learn& learn) {
+    const std::vector<std::int64_t> bytes = compiled();
+    for (std::size_t i = 0; i < ranks_.size(); ++i) {
+      learn(ranks_[i], bytes[i]);
+    }
+  }
+
+  PlannedRun& run_;
+  RunPrograms& programs_;
+  std::int64_t limit_;
+  std::vector<Graph> graphs_;  // by rank, before anything is recomputed
+  std::vector<RankSearch> ranks_;
+  std::vector<double> whole_;  // by rank, what kernels of a microbatch take
+};
+
+}  // namespace
+
+std::int64_t room_beside_others(std::int64_t free) {
+  constexpr std::int64_t kSpared = 20;  // one part of so many
+  return free - free / kSpared;
+}
+
+NodeSeconds kernel_seconds(const DeviceSpec& device, DType dtype) {
+  constexpr double kUsualFlops = 1e11;
+  constexpr double kUsualBandwidth = 1e10;
+  DeviceSpec known = device;
+  if (!has_speed(device, dtype) || !has_speed(device, DType::kF32)) {
+    known = {.name = "core", .memory_bandwidth = kUsualBandwidth};
+    known.peak_flops = {.f32 = kUsualFlops, .bf16 = kUsualFlops};
+    known.is_cores = true;
+  }
+  return [time = DeviceTime(known)](const Graph& graph, const Node& node) {
+    return time.seconds(work(*node.op, graph.types(node.operands)));
+  };
+}
+
+std::optional<ChosenRecompute> fit_recompute(PlannedRun& run,
+                                             RunPrograms& programs,
+                                             const DeviceSpec& device,
+                                             std::int64_t limit,
+                                             const std::filesystem::path& dump) {
+  if (!run.chooses_recompute || run_memory(run, programs).total() <= limit) {
+    return std::nullopt;
+  }
+  const ChosenRecompute chosen = RunSearch(run, programs, device, limit).search();
+  if (!dump.empty()) {
+    programs = compile_run(run.plan, run.target, dump);
+  }
+  return chosen;
+}
+
+std::string to_string(const ChosenRecompute& chosen, const RecomputeRules& rules) {
+  return format(
+      "memory.recompute = \"auto\": {}, which repeats {:.1f} % of a step's work, {:.1f} % with 1 "
+      "GB "
+      "more; to keep all needs {}",
+      to_string(rules),
+      100.0 * chosen.repeated,
+      100.0 * (chosen.repeated - chosen.saved_by_gigabyte),
+      format_bytes(chosen.all_bytes));
+}
+
+}  // namespace tessera

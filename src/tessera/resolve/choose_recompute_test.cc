@@ -1,0 +1,206 @@
+#include "tessera/resolve/choose_recompute.h"
+
+#include <algorithm>
+#include <cstdint>
+#include <random>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "tessera/config/config.h"
+#include "tessera/passes/memory/recompute_choices.h"
+#include "tessera/resolve/recompute_rules.h"
+#include "tessera/resolve/resolve.h"
+#include "tessera/resolve/run_memory.h"
+
+namespace tessera {
+namespace {
+
+PlannedRun planned(const std::vector<std::string>& more) {
+  RunConfig config;
+  std::vector<std::string> overrides = {"--model.dim=32",
+                                        "--model.heads=4",
+                                        "--model.kv_heads=2",
+                                        "--model.ffn=96",
+                                        "--model.vocab=64",
+                                        "--data.sequence_length=64",
+                                        "--run.threads=1",
+                                        "--run.device=cpu"};
+  overrides.insert(overrides.end(), more.begin(), more.end());
+  for (const std::string& text : overrides) {
+    apply_override(config, text);
+  }
+  config = resolve(std::move(config), ConfigUse::kPlan);
+  return plan_run(config, resolve_model(config));
+}
+
+struct Outcome {
+  std::int64_t bytes = 0;
+  double repeated = 0.0;
+};
+
+std::int64_t bytes_of(const PlannedRun& run, const RunPrograms& programs) {
+  return run_memory(run, programs).total();
+}
+
+// All combinations of the choices of each layer, with what their programs need.
+std::vector<Outcome> exhaustive(PlannedRun run) {
+  const NodeSeconds seconds = kernel_seconds({}, run.plan.dtype);
+  const Graph graph = graphs_before_recompute(run.plan, run.target).front();
+  const std::vector<LayerChoices> layers = recompute_choices(graph, seconds);
+  double whole = 0.0;
+  for (const Node& node : graph.nodes) {
+    const bool is_of_microbatch = node.phase != Phase::kStart && node.phase != Phase::kUpdate;
+    whole += is_of_microbatch ? seconds(graph, node) : 0.0;
+  }
+  std::vector<Outcome> outcomes;
+  std::vector<std::size_t> chosen(layers.size(), 0);
+  for (bool is_more = true; is_more;) {
+    run.plan.passes.recompute.clear();
+    Outcome outcome;
+    for (std::size_t i = 0; i < layers.size(); ++i) {
+      const KeptChoice& choice = layers[i].front[chosen[i]];
+      const std::int64_t layer = layers[i].layer;
+      run.plan.passes.recompute.push_back({.first = layer, .end = layer + 1, .keep = choice.keep});
+      outcome.repeated += choice.seconds / whole;
+    }
+    outcome.bytes = bytes_of(run, compile_run(run.plan, run.target));
+    outcomes.push_back(outcome);
+    is_more = false;
+    for (std::size_t i = 0; i < layers.size() && !is_more; ++i) {
+      is_more = ++chosen[i] < layers[i].front.size();
+      chosen[i] = is_more ? chosen[i] : 0;
+    }
+  }
+  return outcomes;
+}
+
+// What is chosen fits in any limit that anything fits in, and takes at most 2 % more than the best
+// of all combinations.
+TEST(FitRecompute, IsAsGoodAsTheBestOfAll) {
+  const PlannedRun run = planned({"--model.layers=2", "--train.microbatch=2"});
+  const std::vector<Outcome> all = exhaustive(run);
+  const auto [least, most] = std::ranges::minmax(all, {}, &Outcome::bytes);
+  std::mt19937_64 random(11);
+  for (int tried = 0; tried < 20; ++tried) {
+    const std::int64_t limit =
+        least.bytes +
+        static_cast<std::int64_t>(random() % static_cast<std::uint64_t>(most.bytes - least.bytes));
+    SCOPED_TRACE(limit);
+    double best = 1.0;
+    for (const Outcome& outcome : all) {
+      best = outcome.bytes <= limit ? std::min(best, outcome.repeated) : best;
+    }
+    PlannedRun fitted = run;
+    RunPrograms programs = compile_run(run.plan, run.target);
+    const std::optional<ChosenRecompute> found = fit_recompute(fitted, programs, {}, limit);
+    if (!found) {
+      EXPECT_LE(bytes_of(run, programs), limit);
+      continue;
+    }
+    EXPECT_LE(found->bytes, limit);
+    EXPECT_EQ(found->bytes, bytes_of(fitted, compile_run(fitted.plan, fitted.target)));
+    EXPECT_LE(1.0 + found->repeated, 1.02 * (1.0 + best));
+  }
+}
+
+TEST(FitRecompute, LeavesARunThatFits) {
+  for (const char* const recompute : {"auto", "full"}) {
+    PlannedRun run = planned({"--model.layers=2", format("--memory.recompute={}", recompute)});
+    const RecomputeRules rules = run.plan.passes.recompute;
+    RunPrograms programs = compile_run(run.plan, run.target);
+    const std::int64_t needed = bytes_of(run, programs);
+    EXPECT_FALSE(fit_recompute(run, programs, {}, needed));
+    EXPECT_EQ(fit_recompute(run, programs, {}, needed - 1).has_value(),
+              recompute == std::string("auto"));
+    EXPECT_EQ(run.plan.passes.recompute == rules, recompute == std::string("full"));
+  }
+}
+
+// Where nothing fits, what is left is the least.
+TEST(FitRecompute, EndsAtTheLeast) {
+  PlannedRun run = planned({"--model.layers=3"});
+  RunPrograms programs = compile_run(run.plan, run.target);
+  ASSERT_TRUE(fit_recompute(run, programs, {}, 1000));
+  EXPECT_EQ(run.plan.passes.recompute, (RecomputeRules{{.first = 0, .end = 3}}));
+}
+
+// The first stage of a pipeline has most microbatches in flight, and so keeps less of each.
+TEST(FitRecompute, DiffersByStage) {
+  PlannedRun run = planned({"--model.layers=8",
+                            "--parallel.ranks=4",
+                            "--parallel.pipeline=4",
+                            "--pipeline.layers=[2, 2, 2, 2]",
+                            "--train.global_batch=8",
+                            "--train.microbatch=1"});
+  RunPrograms programs = compile_run(run.plan, run.target);
+  const std::vector<std::int64_t> all = run_memory(run, programs).by_pipeline_rank;
+  const std::int64_t limit = all[2];
+  const std::optional<ChosenRecompute> found = fit_recompute(run, programs, {}, limit);
+  ASSERT_TRUE(found);
+  for (const std::int64_t bytes : run_memory(run, programs).by_pipeline_rank) {
+    EXPECT_LE(bytes, limit);
+  }
+  for (const RecomputeRule& rule : run.plan.passes.recompute) {
+    EXPECT_LT(rule.first, 4) << to_string(run.plan.passes.recompute);
+  }
+  EXPECT_GT(found->repeated, 0.0);
+}
+
+TEST(RecomputeRules, AreOfTheLayersThatTheRunNames) {
+  const auto rules = [](const std::vector<std::string>& more) {
+    std::vector<std::string> overrides = {"--model.layers=6"};
+    overrides.insert(overrides.end(), more.begin(), more.end());
+    return planned(overrides).plan.passes.recompute;
+  };
+  EXPECT_EQ(rules({}), RecomputeRules());
+  EXPECT_EQ(rules({"--memory.recompute=none"}), RecomputeRules());
+  EXPECT_EQ(rules({"--memory.recompute=full"}), recompute_all());
+  EXPECT_EQ(rules({"--memory.recompute=selective",
+                   "--memory.keep=rms_norm.1",
+                   "--memory.recompute_ops=[\"matmul.0\", \"add\"]"}),
+            (RecomputeRules{{.kept = RecomputeKept::kAllButCheap,
+                             .keep = {"rms_norm.1"},
+                             .again = {"matmul.0", "add"}}}));
+  EXPECT_EQ(rules({"--memory.recompute=full", "--memory.recompute_layers=2-4"}),
+            (RecomputeRules{{.first = 2, .end = 5}}));
+  EXPECT_EQ(rules({"--memory.recompute=full", "--memory.recompute_layers=2"}),
+            (RecomputeRules{{.first = 0, .end = 2}}));
+  const std::vector<std::string> stages = {"--parallel.ranks=2",
+                                           "--parallel.pipeline=2",
+                                           "--pipeline.layers=[4, 2]",
+                                           "--train.global_batch=4",
+                                           "--train.microbatch=1"};
+  const auto of_stages = [&](std::vector<std::string> more) {
+    more.insert(more.end(), stages.begin(), stages.end());
+    return rules(more);
+  };
+  EXPECT_EQ(of_stages({"--memory.recompute=full", "--memory.recompute_layers=3"}),
+            (RecomputeRules{{.first = 0, .end = 3}, {.first = 4, .end = 6}}));
+  EXPECT_EQ(of_stages({"--memory.recompute=full_but_last_stage"}),
+            (RecomputeRules{{.first = 0, .end = 4}}));
+}
+
+TEST(RecomputeRules, RefuseLayersThatAreNot) {
+  const auto refused = [](const std::string& layers) {
+    try {
+      planned(
+          {"--model.layers=6", "--memory.recompute=full", "--memory.recompute_layers=" + layers});
+    } catch (const Error& error) {
+      return std::string(error.what());
+    }
+    return std::string();
+  };
+  EXPECT_THAT(refused("2-6"),
+              testing::HasSubstr("memory.recompute_layers: found \"2-6\", expected layers of the "
+                                 "model, whose last is 5"));
+  EXPECT_THAT(refused("7"),
+              testing::HasSubstr("memory.recompute_layers: found \"7\", expected at most 6, the "
+                                 "layers of a stage"));
+}
+
+}  // namespace
+}  // namespace tessera

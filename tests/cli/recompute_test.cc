@@ -1,0 +1,132 @@
+// Layers that are computed again, as the run file says or as memory allows: the bits of a run that
+// keeps all, within its limit.
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <nlohmann/json.hpp>
+
+#include "tessera/base/format.h"
+#include "tests/cli/process.h"
+#include "tests/cli/training_test.h"
+
+namespace tessera {
+namespace {
+
+using nlohmann::json;
+using testing::HasSubstr;
+using testing::IsEmpty;
+
+class RecomputeTest : public TrainingTest {
+ protected:
+  json explained(std::vector<std::string> overrides) {
+    overrides.insert(overrides.begin(), {"explain", "run.toml", "--json"});
+    const Outcome outcome = tessera(overrides);
+    EXPECT_EQ(outcome.code, 0) << outcome.err;
+    return json::parse(outcome.out).at("memory");
+  }
+
+  std::int64_t needed(std::vector<std::string> overrides, const std::string& recompute) {
+    overrides.push_back("--memory.recompute=" + recompute);
+    return explained(overrides).at("needed").get<std::int64_t>();
+  }
+
+  // A limit between what the least and all that is kept need.
+  std::string some_limit(const std::vector<std::string>& overrides, double part) {
+    const std::int64_t least = needed(overrides, "full");
+    const std::int64_t all = needed(overrides, "none");
+    EXPECT_LT(least, all);
+    return format("--memory.limit_bytes={}",
+                  least + static_cast<std::int64_t>(part * static_cast<double>(all - least)));
+  }
+
+  std::string refused(const std::vector<std::string>& overrides) {
+    const Outcome outcome = train("refused", overrides);
+    EXPECT_EQ(outcome.code, 2);
+    return outcome.err;
+  }
+};
+
+TEST_F(RecomputeTest, KeepsWhatThereIsRoomFor) {
+  const std::vector<std::string> usual = {"--model.layers=4", "--train.microbatch=2"};
+  ASSERT_EQ(train("all", usual).code, 0);
+  const std::string all = numbers("all").back();
+  for (const double part : {0.02, 0.3, 0.7}) {
+    std::vector<std::string> overrides = usual;
+    overrides.push_back(some_limit(usual, part));
+    const json memory = explained(overrides);
+    EXPECT_TRUE(memory.at("fits").get<bool>());
+    EXPECT_THAT(memory.at("recompute").at("rules"), Not(IsEmpty()));
+    EXPECT_GT(memory.at("recompute").at("auto").at("repeated").get<double>(), 0.0);
+    EXPECT_EQ(memory.at("recompute").at("auto").at("all_bytes"), needed(usual, "none"));
+    const std::string run = format("part-{}", part);
+    const Outcome outcome = train(run, overrides);
+    ASSERT_EQ(outcome.code, 0) << outcome.err;
+    EXPECT_THAT(outcome.err, HasSubstr("memory.recompute = \"auto\": layer"));
+    EXPECT_EQ(json::parse(metrics(run).back()).at("memory_bytes"), memory.at("needed"));
+    expect_same_training(run, "all");
+  }
+  // What fits is left alone.
+  EXPECT_THAT(explained(usual).at("recompute").at("rules"), IsEmpty());
+  EXPECT_TRUE(explained(usual).at("recompute").at("auto").is_null());
+}
+
+TEST_F(RecomputeTest, ChangesNoBitInPipelines) {
+  const std::vector<std::string> usual = {"--model.layers=4",
+                                          "--train.microbatch=1",
+                                          "--parallel.ranks=2",
+                                          "--parallel.pipeline=2",
+                                          "--pipeline.schedule=zb-h1"};
+  ASSERT_EQ(train("all", usual).code, 0);
+  std::vector<std::string> overrides = usual;
+  overrides.push_back(some_limit(usual, 0.4));
+  ASSERT_EQ(train("some", overrides).code, 0);
+  expect_same_training("some", "all");
+}
+
+TEST_F(RecomputeTest, TakesTheOpsAndLayersThatAreNamed) {
+  ASSERT_EQ(train("all").code, 0);
+  const std::vector<std::vector<std::string>> ways = {
+      {"--memory.recompute=selective"},
+      {"--memory.recompute=selective", "--memory.keep=rms_norm.0"},
+      {"--memory.recompute=selective", "--memory.recompute_ops=[\"attention\", \"matmul.1\"]"},
+      {"--memory.recompute=full", "--memory.recompute_layers=1-1"},
+      {"--memory.recompute=full", "--memory.recompute_layers=1"}};
+  for (std::size_t i = 0; i < ways.size(); ++i) {
+    const std::string run = format("way-{}", i);
+    const Outcome outcome = train(run, ways[i]);
+    ASSERT_EQ(outcome.code, 0) << outcome.err;
+    EXPECT_LT(json::parse(metrics(run).back()).at("memory_bytes").get<std::int64_t>(),
+              json::parse(metrics("all").back()).at("memory_bytes").get<std::int64_t>());
+    expect_same_training(run, "all");
+  }
+}
+
+TEST_F(RecomputeTest, RefusesWhatHasNoEffect) {
+  EXPECT_THAT(refused({"--memory.keep=rms_norm"}),
+              HasSubstr("--memory.keep=rms_norm: memory.keep: has no effect with memory.recompute "
+                        "= \"auto\": set that to \"selective\", or leave it out"));
+  EXPECT_THAT(refused({"--memory.recompute=full", "--memory.recompute_ops=add"}),
+              HasSubstr("memory.recompute_ops: has no effect with memory.recompute = \"full\""));
+  EXPECT_THAT(refused({"--memory.recompute_layers=2"}),
+              HasSubstr("memory.recompute_layers: has no effect with memory.recompute = \"auto\": "
+                        "set that to \"full\", or leave it out"));
+  EXPECT_THAT(refused({"--memory.recompute=selective", "--memory.keep=rms_norms"}),
+              HasSubstr("memory.keep names \"rms_norms\", an op that no layer has in its forward: "
+                        "expected one of "));
+  EXPECT_THAT(refused({"--memory.recompute=full", "--memory.recompute_layers=0-9"}),
+              HasSubstr("memory.recompute_layers: found \"0-9\", expected layers of the model, "
+                        "whose last is 1"));
+  EXPECT_THAT(refused({"--memory.recompute_layers=3-1"}),
+              HasSubstr("found \"3-1\", expected \"all\", a number of layers, at least 1, or two "
+                        "numbers of layers, as \"4-11\""));
+  EXPECT_THAT(refused({"--memory.limit_bytes=6 XB"}),
+              HasSubstr("found \"6 XB\", expected bytes, such as 6000000000 or \"6 GB\", at least "
+                        "0"));
+}
+
+}  // namespace
+}  // namespace tessera
