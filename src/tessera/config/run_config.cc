@@ -111,7 +111,7 @@ std::optional<RecomputedLayers> parse_recomputed_layers(std::string_view text) {
   if (text == "all") {
     return RecomputedLayers();
   }
-  const auto number = [](std::string_view digits) -> std::optional<std::int64_t> {
+  const auto number = [](const std::string& digits) -> std::optional<std::int64_t> {
     std::int64_t value = 0;
     const char* const end = digits.data() + digits.size();
     const auto [rest, error] = std::from_chars(digits.data(), end, value);
@@ -119,11 +119,11 @@ std::optional<RecomputedLayers> parse_recomputed_layers(std::string_view text) {
     return is_count ? std::optional(value) : std::nullopt;
   };
   const std::size_t dash = text.find('-');
-  const std::optional<std::int64_t> first = number(text.substr(0, dash));
+  const std::optional<std::int64_t> first = number(std::string(text.substr(0, dash)));
   if (dash == std::string_view::npos) {
     return first && *first > 0 ? std::optional(RecomputedLayers{.of_stage = *first}) : std::nullopt;
   }
-  const std::optional<std::int64_t> last = number(text.substr(dash + 1));
+  const std::optional<std::int64_t> last = number(std::string(text.substr(dash + 1)));
   if (!first || !last || *last < *first) {
     return std::nullopt;
   }

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "tessera/base/error.h"
+#include "tessera/base/units.h"
 #include "tessera/config/config.h"
 
 namespace tessera {

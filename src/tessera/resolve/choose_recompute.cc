@@ -279,10 +279,11 @@ RecomputeRules joined(std::vector<RecomputeRule> rules) {
 // All pipeline ranks of a run.
 class RunSearch {
  public:
-  RunSearch(PlannedRun& run, RunPrograms& programs, const DeviceSpec& device, std::int64_t limit)
+  RunSearch(PlannedRun& run, RunPrograms& programs, const DeviceSpec& device, const RankRoom& room)
       : run_(run),
         programs_(programs),
-        limit_(limit),
+        limit_(room.limit),
+        on_device_(room.on_device),
         graphs_(graphs_before_recompute(run.plan, run.target)) {
     const NodeSeconds seconds = kernel_seconds(device, run.plan.dtype);
     for (const Graph& graph : graphs_) {
@@ -341,7 +342,7 @@ class RunSearch {
 
   // Bytes of each pipeline rank.
   std::vector<std::int64_t> needed() const {
-    const RunMemory memory = run_memory(run_, programs_);
+    const RunMemory memory = run_memory(run_, programs_, on_device_);
     return memory.by_pipeline_rank.empty() ? std::vector{memory.total()} : memory.by_pipeline_rank;
   }
 
@@ -370,6 +371,7 @@ class RunSearch {
   PlannedRun& run_;
   RunPrograms& programs_;
   std::int64_t limit_;
+  bool on_device_;
   std::vector<Graph> graphs_;  // by rank, before anything is recomputed
   std::vector<RankSearch> ranks_;
   std::vector<double> whole_;  // by rank, what kernels of a microbatch take
@@ -399,12 +401,12 @@ NodeSeconds kernel_seconds(const DeviceSpec& device, DType dtype) {
 std::optional<ChosenRecompute> fit_recompute(PlannedRun& run,
                                              RunPrograms& programs,
                                              const DeviceSpec& device,
-                                             std::int64_t limit,
+                                             const RankRoom& room,
                                              const std::filesystem::path& dump) {
-  if (!run.chooses_recompute || run_memory(run, programs).total() <= limit) {
+  if (!run.chooses_recompute || run_memory(run, programs, room.on_device).total() <= room.limit) {
     return std::nullopt;
   }
-  const ChosenRecompute chosen = RunSearch(run, programs, device, limit).search();
+  const ChosenRecompute chosen = RunSearch(run, programs, device, room).search();
   if (!dump.empty()) {
     programs = compile_run(run.plan, run.target, dump);
   }

@@ -25,7 +25,13 @@ struct ChosenRecompute {
   double saved_by_gigabyte = 0.0;  // of `repeated`, if each rank had 1e9 bytes more
 };
 
-// Keeps as much as `limit` bytes of a rank have room for, so that backward repeats as little as can
+// What a rank may use, and whether that is a device's (run_memory()).
+struct RankRoom {
+  std::int64_t limit = 0;
+  bool on_device = false;
+};
+
+// Keeps as much as a rank has room for, so that backward repeats as little as can
 // be: of each layer what is best in both bytes and time (recompute_choices()), and of all layers of
 // a pipeline rank what costs least within its bytes. How many those are is asked of the compiled
 // programs, which are exact. What ranks sum is repeated only where nothing else fits; where that
@@ -35,7 +41,7 @@ struct ChosenRecompute {
 std::optional<ChosenRecompute> fit_recompute(PlannedRun& run,
                                              RunPrograms& programs,
                                              const DeviceSpec& device,
-                                             std::int64_t limit,
+                                             const RankRoom& room,
                                              const std::filesystem::path& dump = {});
 
 // What of the free memory of a machine, which other programs use, too, a choice may count on.

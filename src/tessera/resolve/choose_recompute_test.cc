@@ -96,7 +96,8 @@ TEST(FitRecompute, IsAsGoodAsTheBestOfAll) {
     }
     PlannedRun fitted = run;
     RunPrograms programs = compile_run(run.plan, run.target);
-    const std::optional<ChosenRecompute> found = fit_recompute(fitted, programs, {}, limit);
+    const std::optional<ChosenRecompute> found =
+        fit_recompute(fitted, programs, {}, {.limit = limit});
     if (!found) {
       EXPECT_LE(bytes_of(run, programs), limit);
       continue;
@@ -113,8 +114,8 @@ TEST(FitRecompute, LeavesARunThatFits) {
     const RecomputeRules rules = run.plan.passes.recompute;
     RunPrograms programs = compile_run(run.plan, run.target);
     const std::int64_t needed = bytes_of(run, programs);
-    EXPECT_FALSE(fit_recompute(run, programs, {}, needed));
-    EXPECT_EQ(fit_recompute(run, programs, {}, needed - 1).has_value(),
+    EXPECT_FALSE(fit_recompute(run, programs, {}, {.limit = needed}));
+    EXPECT_EQ(fit_recompute(run, programs, {}, {.limit = needed - 1}).has_value(),
               recompute == std::string("auto"));
     EXPECT_EQ(run.plan.passes.recompute == rules, recompute == std::string("full"));
   }
@@ -124,7 +125,7 @@ TEST(FitRecompute, LeavesARunThatFits) {
 TEST(FitRecompute, EndsAtTheLeast) {
   PlannedRun run = planned({"--model.layers=3"});
   RunPrograms programs = compile_run(run.plan, run.target);
-  ASSERT_TRUE(fit_recompute(run, programs, {}, 1000));
+  ASSERT_TRUE(fit_recompute(run, programs, {}, {.limit = 1000}));
   EXPECT_EQ(run.plan.passes.recompute, (RecomputeRules{{.first = 0, .end = 3}}));
 }
 
@@ -139,7 +140,7 @@ TEST(FitRecompute, DiffersByStage) {
   RunPrograms programs = compile_run(run.plan, run.target);
   const std::vector<std::int64_t> all = run_memory(run, programs).by_pipeline_rank;
   const std::int64_t limit = all[2];
-  const std::optional<ChosenRecompute> found = fit_recompute(run, programs, {}, limit);
+  const std::optional<ChosenRecompute> found = fit_recompute(run, programs, {}, {.limit = limit});
   ASSERT_TRUE(found);
   for (const std::int64_t bytes : run_memory(run, programs).by_pipeline_rank) {
     EXPECT_LE(bytes, limit);

@@ -333,12 +333,13 @@ Explanation explain(RunConfig config,
   if (planned.fit.of != MemoryFit::Limit::kNone) {
     const bool is_shared =
         planned.fit.of == MemoryFit::Limit::kMachine && !facts.run.target.is_device();
-    facts.recompute =
-        fit_recompute(facts.run,
-                      facts.programs,
-                      facts.device,
-                      is_shared ? room_beside_others(planned.fit.limit) : planned.fit.limit,
-                      facts.config.passes.dump);
+    facts.recompute = fit_recompute(
+        facts.run,
+        facts.programs,
+        facts.device,
+        {.limit = is_shared ? room_beside_others(planned.fit.limit) : planned.fit.limit,
+         .on_device = planned.memory.on_device},
+        facts.config.passes.dump);
   }
   if (facts.recompute) {
     planned = planned_memory(facts.config, facts.run, facts.programs);

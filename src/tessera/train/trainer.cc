@@ -59,7 +59,11 @@ void fit_and_check(const RunConfig& config,
       run.target.device.memory_bytes > 0 ? run.target.device : resolve_layout(config).device;
   const bool is_shared = config.memory.limit_bytes == 0 && !run.target.is_device();
   const auto chosen = fit_recompute(
-      run, programs, device, is_shared ? room_beside_others(limit) : limit, config.passes.dump);
+      run,
+      programs,
+      device,
+      {.limit = is_shared ? room_beside_others(limit) : limit, .on_device = run.target.is_device()},
+      config.passes.dump);
   if (chosen) {
     log_info(to_string(*chosen, run.plan.passes.recompute));
   }

@@ -11,6 +11,7 @@
 
 #include "tessera/base/error.h"
 #include "tessera/base/format.h"
+#include "tessera/ops/all_ops.h"
 #include "tessera/ops/op.h"
 #include "tessera/ops/work.h"
 #include "tessera/passes/graph/graph_edit.h"
@@ -160,6 +161,26 @@ class KeptByRule {
   std::map<SlicedLayer, int> products_;
 };
 
+void require_known(std::string_view key,
+                   const std::vector<std::string>& ops,
+                   const std::set<std::string>& known) {
+  for (const std::string& op : ops) {
+    const bool is_known = std::ranges::any_of(
+        known, [&](const std::string& name) { return name == op || name.starts_with(op + "."); });
+    std::string list;
+    for (const std::string& name : known) {
+      list += (list.empty() ? "" : ", ") + name;
+    }
+    TESSERA_REQUIRE(is_known,
+                    ErrorCode::kInvalidConfig,
+                    "{} names \"{}\", an op that no layer has in its forward: expected one of {}, "
+                    "or a name without its number for all of them",
+                    key,
+                    op,
+                    list);
+  }
+}
+
 // Each op that a rule names is of its layers, where the graph has any of these.
 void require_ops(const Graph& graph, const RecomputeRule& rule) {
   if (rule.keep.empty() && rule.again.empty()) {
@@ -172,27 +193,9 @@ void require_ops(const Graph& graph, const RecomputeRule& rule) {
       known.insert(names[i]);
     }
   }
-  const auto is_known = [&](const std::string& op) {
-    return known.contains(op) || std::ranges::any_of(known, [&](const std::string& name) {
-             return name.starts_with(op + ".");
-           });
-  };
-  for (const auto& [key, ops] :
-       {std::pair("memory.keep", &rule.keep), std::pair("memory.recompute_ops", &rule.again)}) {
-    for (const std::string& op : *ops) {
-      if (!known.empty() && !is_known(op)) {
-        std::string list;
-        for (const std::string& name : known) {
-          list += (list.empty() ? "" : ", ") + name;
-        }
-        fail(ErrorCode::kInvalidConfig,
-             "{} names \"{}\", an op that no layer has in its forward: expected one of {}, or a "
-             "name without its number for all of them",
-             key,
-             op,
-             list);
-      }
-    }
+  if (!known.empty()) {
+    require_known("memory.keep", rule.keep, known);
+    require_known("memory.recompute_ops", rule.again, known);
   }
 }
 
