@@ -119,12 +119,14 @@ TEST_F(RecomputeTest, RefusesWhatHasNoEffect) {
   EXPECT_THAT(refused({"--memory.recompute=full", "--memory.recompute_layers=0-9"}),
               HasSubstr("memory.recompute_layers: found \"0-9\", expected layers of the model, "
                         "whose last is 1"));
-  EXPECT_THAT(refused({"--memory.recompute_layers=3-1"}),
-              HasSubstr("found string \"3-1\", expected \"all\", a number of layers, at least 1, or two "
-                        "numbers of layers, as \"4-11\""));
-  EXPECT_THAT(refused({"--memory.limit_bytes=6 XB"}),
-              HasSubstr("found string \"6 XB\", expected bytes, such as 6000000000 or \"6 GB\", at least "
-                        "0"));
+  EXPECT_THAT(
+      refused({"--memory.recompute_layers=3-1"}),
+      HasSubstr("found string \"3-1\", expected \"all\", a number of layers, at least 1, or two "
+                "numbers of layers, as \"4-11\""));
+  EXPECT_THAT(
+      refused({"--memory.limit_bytes=6 XB"}),
+      HasSubstr("found string \"6 XB\", expected bytes, such as 6000000000 or \"6 GB\", at least "
+                "0"));
 }
 
 }  // namespace
