@@ -215,6 +215,9 @@ TEST_F(PlanTest, RefusesWhatCannotBe) {
     EXPECT_THAT(refused({limit}, 4), HasSubstr("the least that was found is t"));
   }
   EXPECT_THAT(refused({"--parallel.ranks=32768"}), HasSubstr("expected at most the 16384 devices"));
+  EXPECT_THAT(refused({"--memory.recompute=full", "--memory.recompute_layers=1"}),
+              HasSubstr("memory.recompute_layers: found \"1\", and plans recompute all layers "
+                        "alike: leave it out"));
   EXPECT_THAT(refused({"--parallel.ranks=7"}),
               HasSubstr("t1 p1 d7: train.global_batch = 2 is not divided by 7 data ranks"));
   const Outcome outcome = tessera({"plan", "--model.flavor=debug"});

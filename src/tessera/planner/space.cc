@@ -366,6 +366,11 @@ AllowedChoices parse_allowed(std::string_view text) {
 }
 
 RunConfig filled_in(const RunConfig& config, const Cluster& cluster, std::int64_t ranks) {
+  TESSERA_REQUIRE(config.memory.recompute_layers.is_all(),
+                  ErrorCode::kInvalidConfig,
+                  "{}: found \"{}\", and plans recompute all layers alike: leave it out",
+                  placed(config, "memory.recompute_layers"),
+                  to_string(config.memory.recompute_layers));
   RunConfig filled =
       with_choice(config, {.data = ranks, .overlap_layers = config.comm.overlap_layers});
   filled.run.device = to_string(target_of(cluster).kind);

@@ -86,7 +86,7 @@ class LayerSteps {
     LayerStep step = {.name = names_[index],
                       .reads = std::move(reads),
                       .seconds = talk == Talk::kNone ? seconds(graph_, node) : 0.0,
-                      .is_kept = talk == Talk::kFolds};
+                      .is_kept = talk == Talk::kFolds || is_random(node)};
     std::vector<LayerStep>& layer = layers_[node.layer];
     for (const ValueId result : node.results) {
       step.bytes += talk == Talk::kGathers ? 0 : graph_[result].type.num_bytes();

@@ -1,5 +1,6 @@
 #include "tessera/passes/memory/recompute_choices.h"
 
+#include <algorithm>
 #include <cstdint>
 #include <random>
 #include <set>
@@ -11,6 +12,7 @@
 
 #include "tessera/autodiff/differentiate.h"
 #include "tessera/ops/op.h"
+#include "tessera/passes/graph/add_dropout.h"
 #include "tessera/passes/graph/graph_edit.h"
 #include "tessera/passes/graph/group_gemms.h"
 #include "tessera/passes/graph/unfuse_attention.h"
@@ -88,6 +90,22 @@ TEST(RecomputeChoices, SayWhatRulesMakeOfLayers) {
       EXPECT_LE(layer.front.back().bytes, all.bytes);
     }
   }
+}
+
+// What is random is drawn once, however little is kept.
+TEST(RecomputeChoices, KeepWhatIsRandom) {
+  const Graph graph =
+      differentiate(add_dropout(unfuse_attention(small_llama(), AttentionKernels::kUnfused), 0.5));
+  const auto random_in_backward = [](const Graph& of) {
+    return std::ranges::count_if(
+        of.nodes, [](const Node& node) { return is_random(node) && is_of_backward(node); });
+  };
+  const std::int64_t before = random_in_backward(graph);
+  EXPECT_GT(random_in_backward(recompute_layers(graph, recompute_all())), before);
+  const std::vector<LayerChoices> layers = recompute_choices(graph, node_cost);
+  EXPECT_EQ(random_in_backward(kept(graph, 0, layers[0].front[0].keep)), before);
+  EXPECT_EQ(random_in_backward(recompute_layers(graph, recompute_all(RecomputeKept::kAllButCheap))),
+            before);
 }
 
 // The front has bytes and time in order, and no set of ops is better than all that is in it, where

@@ -127,6 +127,7 @@ class KeptByRule {
   // Whether it is made without much arithmetic from what is there in backward anyway.
   bool is_cheap(const Node& node) {
     const bool is_costly = has_product(graph_, node) || is_attention(graph_, node) ||
+                           is_random(node) ||
                            !collectives(*node.op, graph_.types(node.operands)).empty();
     if (is_costly || !std::ranges::all_of(
                          node.operands, [&](ValueId operand) { return is_there(node, operand); })) {
@@ -322,6 +323,10 @@ class LayerRecompute {
 };
 
 }  // namespace
+
+bool is_random(const Node& node) {
+  return node.op->get_if<DropoutAttrs>() != nullptr;
+}
 
 bool is_of_backward(const Node& node) {
   return node.phase == Phase::kBackward || node.phase == Phase::kWeightGradient;

@@ -15,6 +15,9 @@ namespace tessera {
 //   ->  y = f(x) @forward; z = f(x) @backward; dx = f_backward(dy, z) @backward
 Graph recompute_layers(const Graph& graph, const RecomputeRules& rules);
 
+// Whether a node draws random numbers.
+bool is_random(const Node& node);
+
 // Whether a node is of the backward of one microbatch.
 bool is_of_backward(const Node& node);
 
