@@ -63,11 +63,14 @@ std::vector<Outcome> exhaustive(PlannedRun run) {
     Outcome outcome;
     for (std::size_t i = 0; i < layers.size(); ++i) {
       const KeptChoice& choice = layers[i].front[chosen[i]];
-      const std::int64_t layer = layers[i].layer;
-      run.plan.passes.recompute.push_back({.first = layer, .end = layer + 1, .keep = choice.keep});
+      if (chosen[i] + 1 < layers[i].front.size()) {
+        const std::int64_t layer = layers[i].layer;
+        run.plan.passes.recompute.push_back(
+            {.first = layer, .end = layer + 1, .keep = choice.keep});
+      }
       outcome.repeated += choice.seconds / whole;
     }
-    outcome.bytes = bytes_of(run, compile_run(run.plan, run.target));
+    outcome.bytes = bytes_of(run, compile_from_recompute({graph}, run.plan, run.target));
     outcomes.push_back(outcome);
     is_more = false;
     for (std::size_t i = 0; i < layers.size() && !is_more; ++i) {
