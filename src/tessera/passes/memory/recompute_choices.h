@@ -27,9 +27,9 @@ struct LayerChoices {
 using NodeSeconds = std::function<double(const Graph& graph, const Node& node)>;
 
 // Of all layers that have a forward and a backward in a graph that is not recomputed. What sums or
-// exchanges over ranks is always kept, and what is random. Of kMostChosen ops that a layer may keep, all sets are
-// looked at; of more, the smallest are kept together or not at all. Bytes are those of values
-// before storage is assigned, of which views take none.
+// exchanges over ranks is always kept, and what is random. Of kMostChosen ops that a layer may
+// keep, all sets are looked at; of more, the smallest are kept together or not at all. Bytes are
+// those of values before storage is assigned, of which views take none.
 std::vector<LayerChoices> recompute_choices(const Graph& graph, const NodeSeconds& seconds);
 
 inline constexpr std::size_t kMostChosen = 14;
