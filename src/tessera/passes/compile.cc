@@ -547,15 +547,18 @@ std::vector<Graph> graphs_before_recompute(Graph forward, const CompileOptions& 
   return graphs;
 }
 
-std::vector<Program> compile_from_recompute(std::vector<Graph> graphs,
-                                            const CompileOptions& options) {
-  const std::span<const Pass> passes(recompute_pass(), kPasses.end());
+std::vector<Program> try_from_recompute(std::vector<Graph> graphs, const CompileOptions& options) {
   Compilation compilation = {.options = options, .trains = true};
-  Dump dump({});
   std::vector<Program> programs;
   for (Graph& graph : graphs) {
     compilation.pipeline_rank = std::ssize(programs);
-    programs.push_back(verified(run_passes(std::move(graph), passes, compilation, dump)));
+    Representation form = std::move(graph);
+    for (const Pass* pass = recompute_pass(); pass != kPasses.end(); ++pass) {
+      if (pass->when(compilation)) {
+        form = pass->run(std::move(form), compilation);
+      }
+    }
+    programs.push_back(std::get<Program>(std::move(form)));
   }
   return programs;
 }

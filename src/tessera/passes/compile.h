@@ -114,10 +114,10 @@ Program compile_training(Graph forward, const CompileOptions& options);
 std::vector<Program> compile_pipeline(Graph forward, const CompileOptions& options);
 
 // The graphs of a training step as recompute_layers takes them, of each pipeline rank; and the
-// programs of these, as the other passes make them. So several rules are compiled in less time.
+// programs of these, as the other passes make them. So several rules are tried in less time, and
+// nothing is verified: verify() is for the programs that are kept.
 std::vector<Graph> graphs_before_recompute(Graph forward, const CompileOptions& options);
-std::vector<Program> compile_from_recompute(std::vector<Graph> graphs,
-                                            const CompileOptions& options);
+std::vector<Program> try_from_recompute(std::vector<Graph> graphs, const CompileOptions& options);
 
 // The program of a forward pass alone. On many ranks (options.update.dims, .state) its loss and
 // statistics are sums over the tokens of one, and become those over all, unless options say

@@ -170,13 +170,16 @@ std::vector<Graph> graphs_before_recompute(const Plan& plan, const Target& targe
   return graphs_before_recompute(std::move(graph), options);
 }
 
-RunPrograms compile_from_recompute(std::vector<Graph> graphs,
-                                   const Plan& plan,
-                                   const Target& target) {
+std::vector<Program> try_steps(std::vector<Graph> graphs, const Plan& plan, const Target& target) {
+  return try_from_recompute(std::move(graphs), step_options(plan, target, step_graph(plan), {}));
+}
+
+RunPrograms with_validation(std::vector<Program> steps, const Plan& plan, const Target& target) {
+  for (const Program& step : steps) {
+    verify(step);
+  }
   const CompileOptions options = step_options(plan, target, step_graph(plan), {});
-  return {
-      plan.layout.mesh,
-      with_validation(compile_from_recompute(std::move(graphs), options), plan, target, options)};
+  return {plan.layout.mesh, with_validation(std::move(steps), plan, target, options)};
 }
 
 RunPrograms compile_run(const Plan& plan, const Target& target, const std::filesystem::path& dump) {

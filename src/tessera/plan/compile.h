@@ -38,12 +38,12 @@ RunPrograms compile_run(const Plan& plan,
 // The same of a run without a pipeline, in which every rank executes the same.
 Programs compile(const Plan& plan, const Target& target, const std::filesystem::path& dump = {});
 
-// The graphs of a plan's step as recompute_layers takes them, of each pipeline rank; and the
-// programs of a plan that differs from theirs in passes.recompute alone.
+// The graphs of a plan's step as recompute_layers takes them, of each pipeline rank. Of a plan that
+// differs from theirs in passes.recompute alone, try_steps() makes the steps, without verifying
+// them or the validation beside them; with_validation() does both.
 std::vector<Graph> graphs_before_recompute(const Plan& plan, const Target& target);
-RunPrograms compile_from_recompute(std::vector<Graph> graphs,
-                                   const Plan& plan,
-                                   const Target& target);
+std::vector<Program> try_steps(std::vector<Graph> graphs, const Plan& plan, const Target& target);
+RunPrograms with_validation(std::vector<Program> steps, const Plan& plan, const Target& target);
 
 // The programs by which each data rank says how well the model predicts `rows` sequences of
 // `sequence_length` tokens of its own: evaluation_graph()'s inputs and outputs, for these alone.

@@ -279,12 +279,12 @@ RecomputeRules joined(std::vector<RecomputeRule> rules) {
 // All pipeline ranks of a run.
 class RunSearch {
  public:
-  RunSearch(PlannedRun& run, RunPrograms& programs, const DeviceSpec& device, const RankRoom& room)
-      : run_(run),
-        programs_(programs),
-        limit_(room.limit),
-        on_device_(room.on_device),
-        graphs_(graphs_before_recompute(run.plan, run.target)) {
+  RunSearch(PlannedRun& run,
+            const RunPrograms& programs,
+            const DeviceSpec& device,
+            const RankRoom& room)
+      : run_(run), limit_(room.limit), graphs_(graphs_before_recompute(run.plan, run.target)) {
+    learn_of_others(programs, run_memory(run, programs, room.on_device));
     const NodeSeconds seconds = kernel_seconds(device, run.plan.dtype);
     for (const Graph& graph : graphs_) {
       ranks_.emplace_back(recompute_choices(graph, seconds));
@@ -296,8 +296,9 @@ class RunSearch {
     }
   }
 
+  // The rules become the plan's.
   ChosenRecompute search() {
-    const std::vector<std::int64_t> all = needed();
+    const std::vector<std::int64_t> all = bytes_;
     for (RankSearch& rank : ranks_) {
       rank.propose_least();
     }
@@ -335,18 +336,28 @@ class RunSearch {
     return result;
   }
 
+  // The last that were compiled: those of the plan's rules. None where all is kept.
+  std::vector<Program> take_steps() { return std::move(steps_); }
+
  private:
   static constexpr int kMostRounds = 6;
 
   bool is_done() const { return std::ranges::all_of(ranks_, &RankSearch::is_done); }
 
-  // Bytes of each pipeline rank.
-  std::vector<std::int64_t> needed() const {
-    const RunMemory memory = run_memory(run_, programs_, on_device_);
-    return memory.by_pipeline_rank.empty() ? std::vector{memory.total()} : memory.by_pipeline_rank;
+  // What the run's programs take beside the steps, which stays as it is.
+  void learn_of_others(const RunPrograms& programs, const RunMemory& memory) {
+    bytes_ = memory.by_pipeline_rank;
+    if (bytes_.empty()) {
+      bytes_.push_back(memory.total());
+    }
+    for (std::size_t i = 0; i < programs.size(); ++i) {
+      const Programs& own = programs[i];
+      others_.push_back({.validation = own.validation ? own.validation->arena_bytes : 0,
+                         .beside = bytes_[i] - own.arena_bytes()});
+    }
   }
 
-  // The same with what ranks propose.
+  // Bytes of each pipeline rank with what ranks propose.
   std::vector<std::int64_t> compiled() {
     std::vector<RecomputeRule> rules;
     for (const RankSearch& rank : ranks_) {
@@ -355,9 +366,12 @@ class RunSearch {
     RecomputeRules next = joined(std::move(rules));
     if (next != run_.plan.passes.recompute) {
       run_.plan.passes.recompute = std::move(next);
-      programs_ = compile_from_recompute(graphs_, run_.plan, run_.target);
+      steps_ = try_steps(graphs_, run_.plan, run_.target);
+      for (std::size_t i = 0; i < steps_.size(); ++i) {
+        bytes_[i] = std::max(steps_[i].arena_bytes, others_[i].validation) + others_[i].beside;
+      }
     }
-    return needed();
+    return bytes_;
   }
 
   template <class Learn>
@@ -368,11 +382,17 @@ class RunSearch {
     }
   }
 
+  struct Others {
+    std::int64_t validation = 0;  // in the same arena
+    std::int64_t beside = 0;      // the arena
+  };
+
   PlannedRun& run_;
-  RunPrograms& programs_;
   std::int64_t limit_;
-  bool on_device_;
   std::vector<Graph> graphs_;  // by rank, before anything is recomputed
+  std::vector<Others> others_;
+  std::vector<Program> steps_;       // of the plan's rules; none before others were tried
+  std::vector<std::int64_t> bytes_;  // with them
   std::vector<RankSearch> ranks_;
   std::vector<double> whole_;  // by rank, what kernels of a microbatch take
 };
@@ -406,9 +426,12 @@ std::optional<ChosenRecompute> fit_recompute(PlannedRun& run,
   if (!run.chooses_recompute || run_memory(run, programs, room.on_device).total() <= room.limit) {
     return std::nullopt;
   }
-  const ChosenRecompute chosen = RunSearch(run, programs, device, room).search();
+  RunSearch search(run, programs, device, room);
+  const ChosenRecompute chosen = search.search();
   if (!dump.empty()) {
     programs = compile_run(run.plan, run.target, dump);
+  } else if (std::vector<Program> steps = search.take_steps(); !steps.empty()) {
+    programs = with_validation(std::move(steps), run.plan, run.target);
   }
   return chosen;
 }

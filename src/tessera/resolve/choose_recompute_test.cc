@@ -70,7 +70,8 @@ std::vector<Outcome> exhaustive(PlannedRun run) {
       }
       outcome.repeated += choice.seconds / whole;
     }
-    outcome.bytes = bytes_of(run, compile_from_recompute({graph}, run.plan, run.target));
+    outcome.bytes = bytes_of(
+        run, with_validation(try_steps({graph}, run.plan, run.target), run.plan, run.target));
     outcomes.push_back(outcome);
     is_more = false;
     for (std::size_t i = 0; i < layers.size() && !is_more; ++i) {

@@ -309,7 +309,7 @@ TEST_F(PipelinedTraining, EndsWithWhatAStageFailedWith) {
       EXPECT_EQ(error.code(), ErrorCode::kDeviceError);
       message = error.what();
     }
-    EXPECT_LT(std::chrono::steady_clock::now() - failed, std::chrono::seconds(5))
+    EXPECT_LT(std::chrono::steady_clock::now() - failed, std::chrono::seconds(30))
         << "the deadline of 60 s has nothing to do with it";
     EXPECT_THAT(message,
                 AllOf(HasSubstr("the device is gone (segment "),
@@ -326,13 +326,13 @@ TEST_F(PipelinedTraining, WaitsForAStageThatWorks) {
   for (const std::int64_t slow : {0, 2}) {
     const std::string run = format("slow{}", slow);
     RunConfig config = this->config(run, {.pipeline = 3});
-    config.comm.deadline_seconds = 1;
-    constexpr std::int64_t kSlowItems = 4;
+    config.comm.deadline_seconds = 2;
+    constexpr std::int64_t kSlowItems = 5;
     std::atomic<std::int64_t> num_slow = 0;
     train(config, four_layers(), from_step(slow, 2, [&](std::int64_t item) {
             if (item >= kInForward && item < kInForward + kSlowItems) {
               ++num_slow;
-              std::this_thread::sleep_for(std::chrono::milliseconds(350));
+              std::this_thread::sleep_for(std::chrono::milliseconds(500));
             }
           }));
     EXPECT_EQ(num_slow, kSlowItems);
@@ -348,7 +348,7 @@ TEST_F(PipelinedTraining, EndsWhereAStageHangs) {
   ::setenv("TMPDIR", runs_.run(".").c_str(), 1);
   const auto hang = [&] {
     RunConfig hangs = config("run", {.pipeline = 3});
-    hangs.comm.deadline_seconds = 1;
+    hangs.comm.deadline_seconds = 2;
     train(hangs, four_layers(), at_item(1, kInForward, [] {
             std::this_thread::sleep_for(std::chrono::hours(1));
           }));
@@ -356,7 +356,7 @@ TEST_F(PipelinedTraining, EndsWhereAStageHangs) {
   EXPECT_EXIT(hang(),
               testing::ExitedWithCode(5),
               "error: rank [02] waits at call [^\n]* of microbatch [^\n]* rank 1, which is at call "
-              "[^\n]* of microbatch [^\n]*: no answer within 1 s .segment ");
+              "[^\n]* of microbatch [^\n]*: no answer within 2 s .segment ");
   ::unsetenv("TMPDIR");
 }
 

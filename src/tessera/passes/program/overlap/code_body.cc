@@ -1,6 +1,7 @@
 #include "tessera/passes/program/overlap/code_body.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "tessera/ops/all_ops.h"
 
@@ -56,6 +57,18 @@ Instruction CodeBody::extract(std::int32_t i) {
   return result;
 }
 
+void CodeBody::remove(const std::vector<bool>& which) {
+  for (Segment& segment : variants) {
+    std::vector<Instruction> left;
+    for (std::size_t i = 0; i < which.size(); ++i) {
+      if (!which[i]) {
+        left.push_back(std::move(segment.instructions[i]));
+      }
+    }
+    segment.instructions = std::move(left);
+  }
+}
+
 void CodeBody::insert(std::int32_t i, const Instruction& instruction) {
   for (Segment& segment : variants) {
     segment.instructions.insert(segment.instructions.begin() + i, instruction);
@@ -76,15 +89,6 @@ std::optional<std::int32_t> CodeBody::first_conflict(const Instruction& by,
                                                      std::int32_t end) const {
   for (std::int32_t i = from; i < end; ++i) {
     if (!is_comm((*this)[i]) && conflict((*this)[i], by)) {
-      return i;
-    }
-  }
-  return std::nullopt;
-}
-
-std::optional<std::int32_t> CodeBody::last_conflict(const Instruction& by, std::int32_t end) const {
-  for (std::int32_t i = end; i-- > 0;) {
-    if (conflict((*this)[i], by)) {
       return i;
     }
   }

@@ -65,6 +65,9 @@ struct CodeBody {
   Instruction extract(std::int32_t i);
   void insert(std::int32_t i, const Instruction& instruction);
 
+  // Those of which `which`, by instruction, is true.
+  void remove(const std::vector<bool>& which);
+
   // The first computation from `from` on of `block` or a later one.
   std::optional<std::int32_t> begin_of_block(std::int64_t block, std::int32_t from = 0) const;
 
@@ -72,9 +75,6 @@ struct CodeBody {
   std::optional<std::int32_t> first_conflict(const Instruction& by,
                                              std::int32_t from,
                                              std::int32_t end) const;
-
-  // The last instruction before `end` that may not run beside `by`.
-  std::optional<std::int32_t> last_conflict(const Instruction& by, std::int32_t end) const;
 };
 
 }  // namespace tessera

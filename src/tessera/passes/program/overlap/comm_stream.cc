@@ -1,7 +1,10 @@
 #include "tessera/passes/program/overlap/comm_stream.h"
 
 #include <algorithm>
-#include <optional>
+#include <cstddef>
+#include <cstdint>
+#include <iterator>
+#include <utility>
 
 #include "tessera/ops/all_ops.h"
 
@@ -19,23 +22,76 @@ bool accumulates(const Program& program,
          });
 }
 
-// The last backward code that the reduction may not run beside, and where.
-struct GradientEnd {
-  CodeBody* code = nullptr;
-  std::int32_t instruction = 0;
-};
-
-std::optional<GradientEnd> find_end(std::vector<CodeBody>& codes, const Instruction& reduction) {
-  for (auto code = codes.rbegin(); code != codes.rend(); ++code) {
-    const Action action = code->code.action;
-    if (action != Action::kBackward && action != Action::kWeightGradient) {
-      continue;
-    }
-    if (const auto found = code->last_conflict(reduction, code->size())) {
-      return GradientEnd{.code = &*code, .instruction = *found};
+// Reductions that move to backward codes, which are written anew once: of their instructions there
+// are thousands, and a reduction for each parameter.
+class MovedReductions {
+ public:
+  explicit MovedReductions(std::vector<CodeBody>& codes) {
+    for (CodeBody& code : codes) {
+      const Action action = code.code.action;
+      if (action == Action::kBackward || action == Action::kWeightGradient) {
+        targets_.push_back(
+            {.code = &code, .after = Insertions(code.variants.front().instructions.size())});
+      }
     }
   }
-  return std::nullopt;
+
+  // Puts it after the last instruction of all backward codes that it may not run beside, as one of
+  // its layer; false: there is none.
+  bool add(Instruction reduction) {
+    for (auto target = targets_.rbegin(); target != targets_.rend(); ++target) {
+      for (std::int32_t i = target->code->size(); i-- > 0;) {
+        std::vector<Instruction>& here = target->after[static_cast<std::size_t>(i)];
+        const auto moved = std::find_if(here.rbegin(), here.rend(), [&](const Instruction& other) {
+          return conflict(other, reduction);
+        });
+        if (moved != here.rend()) {
+          reduction.layer = moved->layer;
+          here.insert(moved.base(), std::move(reduction));
+          return true;
+        }
+        if (conflict((*target->code)[i], reduction)) {
+          reduction.layer = (*target->code)[i].layer;
+          here.insert(here.begin(), std::move(reduction));
+          return true;
+        }
+      }
+    }
+    return false;
+  }
+
+  void apply() {
+    for (Target& target : targets_) {
+      for (Segment& variant : target.code->variants) {
+        std::vector<Instruction> instructions;
+        for (std::size_t i = 0; i < target.after.size(); ++i) {
+          instructions.push_back(std::move(variant.instructions[i]));
+          std::ranges::copy(target.after[i], std::back_inserter(instructions));
+        }
+        variant.instructions = std::move(instructions);
+      }
+    }
+  }
+
+ private:
+  using Insertions = std::vector<std::vector<Instruction>>;
+
+  struct Target {
+    CodeBody* code = nullptr;
+    Insertions after;  // by instruction
+  };
+
+  std::vector<Target> targets_;  // in the order of calls
+};
+
+// Whether something before instruction `i` that stays in the update comes first.
+bool waits_for_update(const CodeBody& update, std::int32_t i, const std::vector<bool>& is_moved) {
+  for (std::int32_t before = 0; before < i; ++before) {
+    if (!is_moved[static_cast<std::size_t>(before)] && conflict(update[before], update[i])) {
+      return true;
+    }
+  }
+  return false;
 }
 
 }  // namespace
@@ -67,17 +123,18 @@ void reduce_before_update(std::vector<CodeBody>& codes, bool is_called_once) {
   if (update == codes.end()) {
     return;
   }
-  for (std::int32_t i = 0; i < update->size();) {
-    const auto finish = is_reduction((*update)[i]) ? find_end(codes, (*update)[i]) : std::nullopt;
-    if (!finish || update->last_conflict((*update)[i], i)) {
-      ++i;
+  MovedReductions moved(codes);
+  std::vector<bool> is_moved(static_cast<std::size_t>(update->size()), false);
+  for (std::int32_t i = 0; i < update->size(); ++i) {
+    Instruction reduction = (*update)[i];
+    if (!is_reduction(reduction) || waits_for_update(*update, i, is_moved)) {
       continue;
     }
-    Instruction reduction = update->extract(i);
     reduction.only_last = !is_called_once;
-    reduction.layer = (*finish->code)[finish->instruction].layer;
-    finish->code->insert(finish->instruction + 1, reduction);
+    is_moved[static_cast<std::size_t>(i)] = moved.add(std::move(reduction));
   }
+  moved.apply();
+  update->remove(is_moved);
 }
 
 }  // namespace tessera

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstddef>
+#include <optional>
 #include <utility>
 
 namespace tessera {
@@ -93,8 +94,9 @@ std::vector<Instruction> take_gathers_ahead(std::vector<CodeBody>& codes,
                                             std::int64_t layers) {
   std::vector<Instruction> ahead;
   for (std::int32_t i = 0; i < body.size();) {
-    const auto reader = body.first_conflict(body[i], i, body.size());
-    if (is_gather(body[i]) && reader && body.block(*reader) < layers && earliest(body, i, 0) == 0 &&
+    const auto reader =
+        is_gather(body[i]) ? body.first_conflict(body[i], i, body.size()) : std::nullopt;
+    if (reader && body.block(*reader) < layers && earliest(body, i, 0) == 0 &&
         may_be_ahead(codes, body, body[i], layers)) {
       ahead.push_back(body.extract(i));
       body.find_blocks();
