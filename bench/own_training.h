@@ -17,12 +17,17 @@ namespace tessera {
 // The training program of a Llama on the CPU, on random tokens.
 class OwnTraining {
  public:
-  OwnTraining(
-      const LlamaConfig& model, std::int64_t batch, std::int64_t seq, DType dtype, int threads)
+  OwnTraining(const LlamaConfig& model,
+              std::int64_t batch,
+              std::int64_t seq,
+              DType dtype,
+              int threads,
+              const RecomputeRules& recompute = {})
       : backend_(make_cpu_backend(threads)),
         tokens_(batch * seq),
         graph_(training_graph(describe_llama(model), batch, seq, dtype)),
-        program_(compile_training(graph_, {.workspace_bytes = workspace_of(*backend_)})),
+        program_(compile_training(
+            graph_, {.recompute = recompute, .workspace_bytes = workspace_of(*backend_)})),
         executor_(program_, *backend_) {
     initialize_state(executor_, parameter_inits(graph_), 1);
     std::uint32_t random = 12345;

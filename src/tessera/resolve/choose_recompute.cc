@@ -5,6 +5,7 @@
 #include <cstddef>
 #include <limits>
 #include <optional>
+#include <set>
 #include <utility>
 
 #include "tessera/base/error.h"
@@ -119,6 +120,7 @@ class RankSearch {
       return;
     }
     best_ = all <= limit ? all_kept() : Chosen(layers_.size(), 0);
+    best_bytes_ = all <= limit ? all : least;
     repeats_sums_ = all > limit && least > limit;
     above_bytes_ = all;
     below_bytes_ = least;
@@ -151,13 +153,14 @@ class RankSearch {
     }
     const auto own = static_cast<double>(bytes_above_least(layers_.back()));
     const double taken = own > 0.0 ? static_cast<double>(bytes - below_bytes_) / own : 0.0;
-    std::vector<double> weights(layers_.size(), in_flight_);
-    weights.back() = std::clamp(taken, 0.0, in_flight_);
-    spares_last_ = weights.back() < in_flight_ / 2.0;
-    knapsack_.emplace(layers_, weights);
+    weights_.assign(layers_.size(), in_flight_);
+    weights_.back() = std::clamp(taken, 0.0, in_flight_);
+    spares_last_ = weights_.back() < in_flight_ / 2.0;
+    knapsack_.emplace(layers_, weights_);
     above_ = knapsack_->all_bytes();
     if (bytes <= limit && spares_last_) {
       best_ = proposed_;
+      best_bytes_ = bytes;
     }
   }
 
@@ -192,6 +195,7 @@ class RankSearch {
     (fits ? below_bytes_ : above_bytes_) = bytes;
     if (fits && seconds_of(proposed_) < seconds_of(best_)) {
       best_ = proposed_;
+      best_bytes_ = bytes;
     }
     if (!fits) {
       refused_ = proposed_;
@@ -200,6 +204,44 @@ class RankSearch {
   }
 
   void take_best() { proposed_ = best_; }
+
+  // Single layers that repeat less than in the best, of which a line through bytes is no good judge
+  // where layers are few: what saves most first, each worth `least` seconds or more. False: there
+  // is none to try.
+  bool propose_better(std::int64_t limit, double least) {
+    proposed_ = best_;
+    if (!knapsack_) {
+      return false;
+    }
+    const double room = static_cast<double>(limit - best_bytes_) + kDoubt * all_bytes_;
+    double most = least;
+    std::optional<std::pair<std::size_t, std::size_t>> better;
+    for (std::size_t i = 0; i < layers_.size(); ++i) {
+      const std::vector<KeptChoice>& front = layers_[i].front;
+      for (std::size_t k = best_[i] + 1; k < front.size(); ++k) {
+        const double gain = front[best_[i]].seconds - front[k].seconds;
+        const auto bytes = static_cast<double>(front[k].bytes - front[best_[i]].bytes);
+        Chosen changed = best_;
+        changed[i] = k;
+        if (gain > most && weights_[i] * bytes <= room && !tried_.contains(changed)) {
+          most = gain;
+          better = {i, k};
+        }
+      }
+    }
+    if (better) {
+      proposed_[better->first] = better->second;
+      tried_.insert(proposed_);
+    }
+    return better.has_value();
+  }
+
+  void learn_better(std::int64_t bytes, std::int64_t limit) {
+    if (bytes <= limit && proposed_ != best_) {
+      best_ = proposed_;
+      best_bytes_ = bytes;
+    }
+  }
 
   double seconds() const { return seconds_of(proposed_); }
 
@@ -228,6 +270,7 @@ class RankSearch {
  private:
   static constexpr double kLeastPart = 0.05;    // of the bracket, that it shrinks by
   static constexpr double kLeastWidth = 0.004;  // of all, that is looked for
+  static constexpr double kDoubt = 0.05;        // of all, by which bytes of a layer may be wrong
 
   Chosen all_kept() const {
     Chosen chosen;
@@ -246,9 +289,12 @@ class RankSearch {
   }
 
   std::vector<LayerChoices> layers_;
-  Chosen best_;      // of those that fit
-  Chosen refused_;   // the last that did not
-  Chosen proposed_;  // to be compiled
+  std::vector<double> weights_;  // by layer, of its bytes in the arena
+  std::set<Chosen> tried_;       // by propose_better()
+  Chosen best_;                  // of those that fit
+  std::int64_t best_bytes_ = 0;  // of a rank with it
+  Chosen refused_;               // the last that did not
+  Chosen proposed_;              // to be compiled
   bool is_done_ = false;
   bool repeats_sums_ = false;
   bool spares_last_ = false;
@@ -319,6 +365,7 @@ class RunSearch {
         for_each_compiled([&](RankSearch& rank, std::int64_t bytes) { rank.learn(bytes, limit_); });
       }
     }
+    look_around();
     for (RankSearch& rank : ranks_) {
       rank.take_best();
     }
@@ -341,8 +388,30 @@ class RunSearch {
 
  private:
   static constexpr int kMostRounds = 6;
+  static constexpr std::size_t kMostTries = 16;
+  static constexpr std::size_t kMostNodes = 6000;  // of all tries
+  static constexpr double kWorthTrying = 0.01;     // of a microbatch's kernels
 
   bool is_done() const { return std::ranges::all_of(ranks_, &RankSearch::is_done); }
+
+  // As long as there is something worth it to try.
+  void look_around() {
+    std::size_t nodes = 1;
+    for (const Graph& graph : graphs_) {
+      nodes += graph.nodes.size();
+    }
+    for (std::size_t tries = std::min(kMostTries, kMostNodes / nodes); tries > 0; --tries) {
+      bool is_worth_it = false;
+      for (std::size_t i = 0; i < ranks_.size(); ++i) {
+        is_worth_it = ranks_[i].propose_better(limit_, kWorthTrying * whole_[i]) || is_worth_it;
+      }
+      if (!is_worth_it) {
+        return;
+      }
+      for_each_compiled(
+          [&](RankSearch& rank, std::int64_t bytes) { rank.learn_better(bytes, limit_); });
+    }
+  }
 
   // What the run's programs take beside the steps, which stays as it is.
   void learn_of_others(const RunPrograms& programs, const RunMemory& memory) {

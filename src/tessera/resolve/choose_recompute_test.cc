@@ -10,94 +10,29 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "tessera/config/config.h"
-#include "tessera/passes/memory/recompute_choices.h"
 #include "tessera/resolve/recompute_rules.h"
-#include "tessera/resolve/resolve.h"
-#include "tessera/resolve/run_memory.h"
+#include "tessera/resolve/test_recompute.h"
 
 namespace tessera {
 namespace {
-
-PlannedRun planned(const std::vector<std::string>& more) {
-  RunConfig config;
-  std::vector<std::string> overrides = {"--model.dim=32",
-                                        "--model.heads=4",
-                                        "--model.kv_heads=2",
-                                        "--model.ffn=96",
-                                        "--model.vocab=64",
-                                        "--data.sequence_length=64",
-                                        "--run.threads=1",
-                                        "--run.device=cpu"};
-  overrides.insert(overrides.end(), more.begin(), more.end());
-  for (const std::string& text : overrides) {
-    apply_override(config, text);
-  }
-  config = resolve(std::move(config), ConfigUse::kPlan);
-  return plan_run(config, resolve_model(config));
-}
-
-struct Outcome {
-  std::int64_t bytes = 0;
-  double repeated = 0.0;
-};
 
 std::int64_t bytes_of(const PlannedRun& run, const RunPrograms& programs) {
   return run_memory(run, programs).total();
 }
 
-// All combinations of the choices of each layer, with what their programs need.
-std::vector<Outcome> exhaustive(PlannedRun run) {
-  const NodeSeconds seconds = kernel_seconds({}, run.plan.dtype);
-  const Graph graph = graphs_before_recompute(run.plan, run.target).front();
-  const std::vector<LayerChoices> layers = recompute_choices(graph, seconds);
-  double whole = 0.0;
-  for (const Node& node : graph.nodes) {
-    const bool is_of_microbatch = node.phase != Phase::kStart && node.phase != Phase::kUpdate;
-    whole += is_of_microbatch ? seconds(graph, node) : 0.0;
-  }
-  std::vector<Outcome> outcomes;
-  std::vector<std::size_t> chosen(layers.size(), 0);
-  for (bool is_more = true; is_more;) {
-    run.plan.passes.recompute.clear();
-    Outcome outcome;
-    for (std::size_t i = 0; i < layers.size(); ++i) {
-      const KeptChoice& choice = layers[i].front[chosen[i]];
-      if (chosen[i] + 1 < layers[i].front.size()) {
-        const std::int64_t layer = layers[i].layer;
-        run.plan.passes.recompute.push_back(
-            {.first = layer, .end = layer + 1, .keep = choice.keep});
-      }
-      outcome.repeated += choice.seconds / whole;
-    }
-    outcome.bytes = bytes_of(
-        run, with_validation(try_steps({graph}, run.plan, run.target), run.plan, run.target));
-    outcomes.push_back(outcome);
-    is_more = false;
-    for (std::size_t i = 0; i < layers.size() && !is_more; ++i) {
-      is_more = ++chosen[i] < layers[i].front.size();
-      chosen[i] = is_more ? chosen[i] : 0;
-    }
-  }
-  return outcomes;
-}
-
 // What is chosen fits in any limit that anything fits in, and takes at most 2 % more than the best
 // of all combinations.
 TEST(FitRecompute, IsAsGoodAsTheBestOfAll) {
-  const PlannedRun run = planned({"--model.layers=2", "--train.microbatch=2"});
-  const std::vector<Outcome> all = exhaustive(run);
-  const auto [least, most] = std::ranges::minmax(all, {}, &Outcome::bytes);
+  const PlannedRun run = small_run({"--model.layers=3", "--train.microbatch=2"});
+  const std::vector<RecomputeOutcome> all = all_outcomes(run, 8);
+  const auto [least, most] = std::ranges::minmax(all, {}, &RecomputeOutcome::bytes);
   std::mt19937_64 random(11);
-  for (int tried = 0; tried < 20; ++tried) {
+  for (int tried = 0; tried < 40; ++tried) {
     const std::int64_t limit =
         least.bytes +
         static_cast<std::int64_t>(random() % static_cast<std::uint64_t>(most.bytes - least.bytes));
     SCOPED_TRACE(limit);
-    double best = 1.0;
-    for (const Outcome& outcome : all) {
-      best = outcome.bytes <= limit ? std::min(best, outcome.repeated) : best;
-    }
+    const double best = best_within(all, limit);
     PlannedRun fitted = run;
     RunPrograms programs = compile_run(run.plan, run.target);
     const std::optional<ChosenRecompute> found =
@@ -114,7 +49,7 @@ TEST(FitRecompute, IsAsGoodAsTheBestOfAll) {
 
 TEST(FitRecompute, LeavesARunThatFits) {
   for (const char* const recompute : {"auto", "full"}) {
-    PlannedRun run = planned({"--model.layers=2", format("--memory.recompute={}", recompute)});
+    PlannedRun run = small_run({"--model.layers=2", format("--memory.recompute={}", recompute)});
     const RecomputeRules rules = run.plan.passes.recompute;
     RunPrograms programs = compile_run(run.plan, run.target);
     const std::int64_t needed = bytes_of(run, programs);
@@ -127,7 +62,7 @@ TEST(FitRecompute, LeavesARunThatFits) {
 
 // Where nothing fits, what is left is the least.
 TEST(FitRecompute, EndsAtTheLeast) {
-  PlannedRun run = planned({"--model.layers=3"});
+  PlannedRun run = small_run({"--model.layers=3"});
   RunPrograms programs = compile_run(run.plan, run.target);
   ASSERT_TRUE(fit_recompute(run, programs, {}, {.limit = 1000}));
   EXPECT_EQ(run.plan.passes.recompute, (RecomputeRules{{.first = 0, .end = 3}}));
@@ -135,12 +70,12 @@ TEST(FitRecompute, EndsAtTheLeast) {
 
 // The first stage of a pipeline has most microbatches in flight, and so keeps less of each.
 TEST(FitRecompute, DiffersByStage) {
-  PlannedRun run = planned({"--model.layers=8",
-                            "--parallel.ranks=4",
-                            "--parallel.pipeline=4",
-                            "--pipeline.layers=[2, 2, 2, 2]",
-                            "--train.global_batch=8",
-                            "--train.microbatch=1"});
+  PlannedRun run = small_run({"--model.layers=8",
+                              "--parallel.ranks=4",
+                              "--parallel.pipeline=4",
+                              "--pipeline.layers=[2, 2, 2, 2]",
+                              "--train.global_batch=8",
+                              "--train.microbatch=1"});
   RunPrograms programs = compile_run(run.plan, run.target);
   const std::vector<std::int64_t> all = run_memory(run, programs).by_pipeline_rank;
   const std::int64_t limit = all[2];
@@ -159,7 +94,7 @@ TEST(RecomputeRules, AreOfTheLayersThatTheRunNames) {
   const auto rules = [](const std::vector<std::string>& more) {
     std::vector<std::string> overrides = {"--model.layers=6"};
     overrides.insert(overrides.end(), more.begin(), more.end());
-    return planned(overrides).plan.passes.recompute;
+    return small_run(overrides).plan.passes.recompute;
   };
   EXPECT_EQ(rules({}), RecomputeRules());
   EXPECT_EQ(rules({"--memory.recompute=none"}), RecomputeRules());
@@ -192,7 +127,7 @@ TEST(RecomputeRules, AreOfTheLayersThatTheRunNames) {
 TEST(RecomputeRules, RefuseLayersThatAreNot) {
   const auto refused = [](const std::string& layers) {
     try {
-      planned(
+      small_run(
           {"--model.layers=6", "--memory.recompute=full", "--memory.recompute_layers=" + layers});
     } catch (const Error& error) {
       return std::string(error.what());
