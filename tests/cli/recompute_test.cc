@@ -9,6 +9,7 @@
 #include <gtest/gtest.h>
 #include <nlohmann/json.hpp>
 
+#include "tessera/base/file.h"
 #include "tessera/base/format.h"
 #include "tests/cli/process.h"
 #include "tests/cli/training_test.h"
@@ -17,6 +18,7 @@ namespace tessera {
 namespace {
 
 using nlohmann::json;
+using testing::AllOf;
 using testing::HasSubstr;
 using testing::IsEmpty;
 
@@ -71,6 +73,29 @@ TEST_F(RecomputeTest, KeepsWhatThereIsRoomFor) {
   // What fits is left alone.
   EXPECT_THAT(explained(usual).at("recompute").at("rules"), IsEmpty());
   EXPECT_TRUE(explained(usual).at("recompute").at("auto").is_null());
+}
+
+// The choice is in config.toml; a start with the same keys goes on with it.
+TEST_F(RecomputeTest, KeepsItsChoice) {
+  const std::vector<std::string> usual = {"--model.layers=4", "--train.microbatch=2"};
+  std::vector<std::string> overrides = usual;
+  overrides.push_back(some_limit(usual, 0.3));
+  const auto started = [&](const std::vector<std::string>& more) {
+    std::vector<std::string> all = overrides;
+    all.insert(all.end(), more.begin(), more.end());
+    const Outcome outcome = train("run", all);
+    EXPECT_EQ(outcome.code, 0) << outcome.err;
+    return outcome.err;
+  };
+  const std::string said = "a step's work, as an earlier start chose; to keep all needs";
+  EXPECT_THAT(started({"--train.steps=3"}), Not(HasSubstr(said)));
+  EXPECT_THAT(read_file(path("run") / "config.toml"), HasSubstr("\nchosen = \""));
+  EXPECT_THAT(started({"--train.steps=4"}), HasSubstr(said));
+  EXPECT_THAT(started({"--train.steps=5", "--memory.limit_bytes=0"}),
+              Not(HasSubstr("memory.recompute = \"auto\"")));
+  EXPECT_THAT(refused({"--memory.chosen=4"}),
+              AllOf(HasSubstr("found \"4\", expected BYTES: FIRST-LAST OP"),
+                    HasSubstr("(--memory.chosen=4: memory.chosen)")));
 }
 
 TEST_F(RecomputeTest, ChangesNoBitInPipelines) {

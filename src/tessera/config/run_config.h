@@ -225,6 +225,7 @@ struct MemorySection {
   std::vector<std::string> recompute_ops = {};  // ops that it computes again, too
   RecomputedLayers recompute_layers = {};
   std::int64_t limit_bytes = 0;  // per rank; 0 = what the machine has
+  std::string chosen = {};       // what "auto" chose: resolve/recompute_rules.h
   bool operator==(const MemorySection&) const = default;
 };
 

@@ -240,7 +240,13 @@ ConfigSection memory() {
                       &S::limit_bytes,
                       codec::bytes(),
                       "What a rank may use. A plan that needs more is refused before it starts. 0: "
-                      "what the machine has, divided among its ranks.")});
+                      "what the machine has, divided among its ranks."),
+                  row("chosen",
+                      &S::chosen,
+                      codec::text(),
+                      "What \"auto\" chose for so many bytes, in the config.toml of a run, whose "
+                      "next start takes it: where it fits, and there is not much more memory than "
+                      "that. \"\": choose.")});
 }
 
 ConfigSection checkpoint() {

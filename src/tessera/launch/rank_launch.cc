@@ -306,18 +306,21 @@ std::unique_ptr<Communicator> waiting_group(World& launched, std::int64_t turn) 
   return group_of_all(launched, kWaitingGeneration + turn * kTurnGenerations);
 }
 
-std::int64_t least_of_launch(World* launched, std::int64_t own) {
+RoomToKeep room_of_launch(World* launched, RoomToKeep own) {
   if (launched == nullptr) {
     return own;
   }
-  std::int64_t least = own;
-  for (const std::string& other :
-       gather_texts(*group_of_all(*launched, kLimitGeneration), format("{}", own))) {
-    std::int64_t value = 0;
-    std::from_chars(other.data(), other.data() + other.size(), value);
-    least = std::min(least, value);
+  const std::string known = own.chosen;
+  for (const std::string& other : gather_texts(*group_of_all(*launched, kLimitGeneration),
+                                               format("{} {}", own.limit, known))) {
+    std::int64_t limit = 0;
+    const auto [end, error] = std::from_chars(other.data(), other.data() + other.size(), limit);
+    own.limit = std::min(own.limit, limit);
+    if (std::string_view(other).substr(static_cast<std::size_t>(end - other.data()) + 1) != known) {
+      own.chosen.clear();
+    }
   }
-  return least;
+  return own;
 }
 
 std::unique_ptr<Communicator> control_group(World& world) {

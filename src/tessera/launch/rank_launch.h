@@ -51,8 +51,15 @@ void require_none_failed(World& launched,
 // turn.
 std::unique_ptr<Communicator> waiting_group(World& launched, std::int64_t turn = 0);
 
-// The least of what the processes of a launch have; of one alone, its own. Once for a world.
-std::int64_t least_of_launch(World* launched, std::int64_t own);
+// By what a process chooses what its ranks compute again.
+struct RoomToKeep {
+  std::int64_t limit = 0;   // bytes of a rank
+  std::string chosen = {};  // by an earlier start (memory.chosen); empty: by none
+};
+
+// What all processes of a launch go by, which must choose alike: the least limit, and the earlier
+// choice where all know the same. Of one alone, its own. Once for a world.
+RoomToKeep room_of_launch(World* launched, RoomToKeep own);
 
 // Runs body(), which all processes of a launch call before their ranks begin, on whatever disks;
 // where one of them fails all do. Of several such calls for a world each has its own turn. Errors:

@@ -10,13 +10,21 @@
 namespace tessera {
 namespace {
 
-// Processes choose what they compute again by what the one with the least room has.
-TEST(LeastOfLaunch, IsTheSameForAll) {
+// Processes choose what they compute again by what the one with the least room has, and by what all
+// of them know of an earlier choice.
+TEST(RoomOfLaunch, IsTheSameForAll) {
   constexpr std::array<std::int64_t, 3> kOwn = {7'000'000'000, 5'999'999'999, 1LL << 40};
-  launch_ranks(3, {}, [&](World& world) {
-    EXPECT_EQ(least_of_launch(&world, kOwn[static_cast<std::size_t>(world.rank())]), kOwn[1]);
-  });
-  EXPECT_EQ(least_of_launch(nullptr, kOwn[2]), kOwn[2]);
+  for (const bool is_known_to_all : {true, false}) {
+    launch_ranks(3, {}, [&](World& world) {
+      const RoomToKeep room = room_of_launch(
+          &world,
+          {.limit = kOwn[static_cast<std::size_t>(world.rank())],
+           .chosen = is_known_to_all || world.rank() != 2 ? "6000000000: 0-3 attention.0" : ""});
+      EXPECT_EQ(room.limit, kOwn[1]);
+      EXPECT_EQ(room.chosen, is_known_to_all ? "6000000000: 0-3 attention.0" : "");
+    });
+  }
+  EXPECT_EQ(room_of_launch(nullptr, {.limit = kOwn[2], .chosen = "own"}).chosen, "own");
 }
 
 }  // namespace

@@ -14,6 +14,7 @@
 #include "tessera/cost/device_time.h"
 #include "tessera/ops/op.h"
 #include "tessera/ops/work.h"
+#include "tessera/passes/memory/recompute_layers.h"
 #include "tessera/plan/model_costs.h"
 #include "tessera/resolve/recompute_rules.h"
 #include "tessera/resolve/run_memory.h"
@@ -334,11 +335,7 @@ class RunSearch {
     const NodeSeconds seconds = kernel_seconds(device, run.plan.dtype);
     for (const Graph& graph : graphs_) {
       ranks_.emplace_back(recompute_choices(graph, seconds));
-      double& whole = whole_.emplace_back(0.0);
-      for (const Node& node : graph.nodes) {
-        const bool is_of_microbatch = node.phase != Phase::kStart && node.phase != Phase::kUpdate;
-        whole += is_of_microbatch ? seconds(graph, node) : 0.0;
-      }
+      whole_.push_back(microbatch_seconds(graph, seconds));
     }
   }
 
@@ -371,15 +368,15 @@ class RunSearch {
     }
     const std::vector<std::int64_t> chosen = compiled();
     ChosenRecompute result = {.all_bytes = std::ranges::max(all),
-                              .bytes = std::ranges::max(chosen),
-                              .least_bytes = std::ranges::max(least)};
+                              .bytes = std::ranges::max(chosen)};
     constexpr double kGigabyte = 1e9;
     double with_more = 0.0;
     for (std::size_t i = 0; i < ranks_.size(); ++i) {
       result.repeated = std::max(result.repeated, ranks_[i].seconds() / whole_[i]);
       with_more = std::max(with_more, ranks_[i].seconds_with(kGigabyte) / whole_[i]);
     }
-    result.saved_by_gigabyte = result.repeated - with_more;
+    result.search = {.least_bytes = std::ranges::max(least),
+                     .saved_by_gigabyte = result.repeated - with_more};
     return result;
   }
 
@@ -466,7 +463,68 @@ class RunSearch {
   std::vector<double> whole_;  // by rank, what kernels of a microbatch take
 };
 
+// In a run that was changed since, its ops may be others: then there are no programs of it.
+std::optional<RunPrograms> compile_choice(const PlannedRun& run,
+                                          const std::filesystem::path& dump) {
+  try {
+    return compile_run(run.plan, run.target, dump);
+  } catch (const Error& error) {
+    if (error.code() != ErrorCode::kInvalidConfig) {
+      throw;
+    }
+    return std::nullopt;
+  }
+}
+
+// The part of the work that the plan's rules repeat, on the pipeline rank that repeats most.
+double repeated_by_rules(const PlannedRun& run, const DeviceSpec& device) {
+  const NodeSeconds seconds = kernel_seconds(device, run.plan.dtype);
+  double most = 0.0;
+  for (const Graph& graph : graphs_before_recompute(run.plan, run.target)) {
+    const Graph recomputed = recompute_layers(graph, run.plan.passes.recompute);
+    most = std::max(
+        most, microbatch_seconds(recomputed, seconds) / microbatch_seconds(graph, seconds) - 1.0);
+  }
+  return most;
+}
+
+std::optional<ChosenRecompute> take_earlier_choice(PlannedRun& run,
+                                                   RunPrograms& programs,
+                                                   const DeviceSpec& device,
+                                                   const RankRoom& room,
+                                                   const std::filesystem::path& dump) {
+  constexpr double kMuchMore = 1.05;
+  if (!run.chosen_before ||
+      static_cast<double>(room.limit) > kMuchMore * static_cast<double>(run.chosen_before->limit)) {
+    return std::nullopt;
+  }
+  PlannedRun as_chosen = run;
+  as_chosen.plan.passes.recompute = run.chosen_before->rules;
+  std::optional<RunPrograms> own = compile_choice(as_chosen, dump);
+  if (!own) {
+    return std::nullopt;
+  }
+  const std::int64_t bytes = run_memory(as_chosen, *own, room.on_device).total();
+  if (bytes > room.limit) {
+    return std::nullopt;
+  }
+  const std::int64_t all = run_memory(run, programs, room.on_device).total();
+  run = std::move(as_chosen);
+  programs = *std::move(own);
+  return ChosenRecompute{
+      .repeated = repeated_by_rules(run, device), .all_bytes = all, .bytes = bytes};
+}
+
 }  // namespace
+
+double microbatch_seconds(const Graph& graph, const NodeSeconds& seconds) {
+  double whole = 0.0;
+  for (const Node& node : graph.nodes) {
+    const bool is_of_microbatch = node.phase != Phase::kStart && node.phase != Phase::kUpdate;
+    whole += is_of_microbatch ? seconds(graph, node) : 0.0;
+  }
+  return whole;
+}
 
 std::int64_t room_beside_others(std::int64_t free) {
   constexpr std::int64_t kSpared = 20;  // one part of so many
@@ -495,6 +553,9 @@ std::optional<ChosenRecompute> fit_recompute(PlannedRun& run,
   if (!run.chooses_recompute || run_memory(run, programs, room.on_device).total() <= room.limit) {
     return std::nullopt;
   }
+  if (const auto taken = take_earlier_choice(run, programs, device, room, dump)) {
+    return taken;
+  }
   RunSearch search(run, programs, device, room);
   const ChosenRecompute chosen = search.search();
   if (!dump.empty()) {
@@ -507,12 +568,13 @@ std::optional<ChosenRecompute> fit_recompute(PlannedRun& run,
 
 std::string to_string(const ChosenRecompute& chosen, const RecomputeRules& rules) {
   return format(
-      "memory.recompute = \"auto\": {}, which repeats {:.1f} % of a step's work, {:.1f} % with 1 "
-      "GB "
-      "more; to keep all needs {}",
+      "memory.recompute = \"auto\": {}, which repeats {:.1f} % of a step's work, {}; to keep all "
+      "needs {}",
       to_string(rules),
       100.0 * chosen.repeated,
-      100.0 * (chosen.repeated - chosen.saved_by_gigabyte),
+      chosen.search ? format("{:.1f} % with 1 GB more",
+                             100.0 * (chosen.repeated - chosen.search->saved_by_gigabyte))
+                    : "as an earlier start chose",
       format_bytes(chosen.all_bytes));
 }
 

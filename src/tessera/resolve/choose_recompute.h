@@ -19,10 +19,14 @@ struct ChosenRecompute {
   double repeated = 0.0;       // over the time of a microbatch's kernels, on the pipeline rank that
                                // repeats most; by what is known of the device
   std::int64_t all_bytes = 0;  // of the rank that needs most: where all is kept,
-  std::int64_t bytes = 0;      // as it was chosen,
-  std::int64_t least_bytes =
-      0;  // and where no more is kept than inputs of layers and sums of ranks
-  double saved_by_gigabyte = 0.0;  // of `repeated`, if each rank had 1e9 bytes more
+  std::int64_t bytes = 0;      // as it was chosen
+
+  struct Search {
+    std::int64_t least_bytes = 0;    // where inputs of layers and sums of ranks alone are kept
+    double saved_by_gigabyte = 0.0;  // of `repeated`, if each rank had 1e9 bytes more
+  };
+
+  std::optional<Search> search = {};  // none where an earlier choice is taken
 };
 
 // What a rank may use, and whether that is a device's (run_memory()).
@@ -37,7 +41,8 @@ struct RankRoom {
 // programs, which are exact. What ranks sum is repeated only where nothing else fits; where that
 // does not fit either, the rules are those that need least. `programs` are those of `run`; both
 // become those of what is chosen. Nothing where the run says itself what it computes again, or
-// fits as it is. `dump`: as compile_run().
+// fits as it is. What an earlier start chose is taken where it fits and there is not much more room
+// than then. `dump`: as compile_run().
 std::optional<ChosenRecompute> fit_recompute(PlannedRun& run,
                                              RunPrograms& programs,
                                              const DeviceSpec& device,
@@ -49,6 +54,9 @@ std::int64_t room_beside_others(std::int64_t free);
 
 // What nodes take on the device, in seconds; where nobody says how fast it is, on a usual core.
 NodeSeconds kernel_seconds(const DeviceSpec& device, DType dtype);
+
+// The time of what a graph does for each microbatch.
+double microbatch_seconds(const Graph& graph, const NodeSeconds& seconds);
 
 // The choice in words, with the run's rules: a line of text.
 std::string to_string(const ChosenRecompute& chosen, const RecomputeRules& rules);

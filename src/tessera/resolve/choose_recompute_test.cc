@@ -10,6 +10,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "tessera/base/test_error.h"
 #include "tessera/resolve/recompute_rules.h"
 #include "tessera/resolve/test_recompute.h"
 
@@ -66,6 +67,68 @@ TEST(FitRecompute, EndsAtTheLeast) {
   RunPrograms programs = compile_run(run.plan, run.target);
   ASSERT_TRUE(fit_recompute(run, programs, {}, {.limit = 1000}));
   EXPECT_EQ(run.plan.passes.recompute, (RecomputeRules{{.first = 0, .end = 3}}));
+}
+
+// A start takes what the one before chose, unless that does not fit, or there is much more room.
+TEST(FitRecompute, TakesAnEarlierChoice) {
+  const PlannedRun run = small_run({"--model.layers=3", "--train.microbatch=2"});
+  const RunPrograms programs = compile_run(run.plan, run.target);
+  const auto fit = [&](std::int64_t limit, std::optional<RecomputeChoice> before, bool is_taken) {
+    PlannedRun fitted = run;
+    fitted.chosen_before = std::move(before);
+    RunPrograms own = programs;
+    const std::optional<ChosenRecompute> found = fit_recompute(fitted, own, {}, {.limit = limit});
+    EXPECT_EQ(found->search.has_value(), !is_taken);
+    EXPECT_LE(found->bytes, limit);
+    EXPECT_EQ(found->bytes, bytes_of(fitted, own));
+    return std::pair(fitted.plan.passes.recompute, *found);
+  };
+  const std::int64_t all = bytes_of(run, programs);
+  const std::int64_t limit = all - all / 10;
+  const auto [rules, chosen] = fit(limit, std::nullopt, false);
+  const auto [taken, again] = fit(limit, RecomputeChoice{limit, rules}, true);
+  EXPECT_EQ(taken, rules);
+  EXPECT_NEAR(again.repeated, chosen.repeated, 1e-9);
+  EXPECT_EQ(again.all_bytes, chosen.all_bytes);
+  fit(limit + limit / 25, RecomputeChoice{limit, rules}, true);
+  fit(limit + limit / 15, RecomputeChoice{limit, rules}, false);
+  fit(chosen.bytes, RecomputeChoice{limit, rules}, true);
+  fit(chosen.bytes - 1, RecomputeChoice{limit, rules}, false);
+  fit(limit, RecomputeChoice{limit, {{.first = 0, .end = 3, .keep = {"no_such_op"}}}}, false);
+}
+
+TEST(RecomputeChoice, IsReadAsItIsWritten) {
+  for (const RecomputeChoice& choice :
+       {RecomputeChoice{6'000'000'000, {}},
+        RecomputeChoice{1, {{.first = 0, .end = 4}}},
+        RecomputeChoice{40,
+                        {{.first = 0, .end = 1, .keep = {"add.0", "attention.0"}},
+                         {.first = 1, .end = 3},
+                         {.first = 30, .end = 32, .keep = {"matmul.2"}}}}}) {
+    EXPECT_EQ(parse_recompute_choice(to_string(choice)), choice);
+  }
+  EXPECT_EQ(
+      to_string(RecomputeChoice{
+          40, {{.first = 0, .end = 1, .keep = {"add.0", "matmul.2"}}, {.first = 1, .end = 3}}}),
+      "40: 0-0 add.0 matmul.2; 1-2");
+  for (const char* const text : {"",
+                                 "40",
+                                 "x: 0-1",
+                                 "-1: 0-1",
+                                 "99999999999999999999: 0-1",
+                                 "40:0-1",
+                                 "40: 0",
+                                 "40: 2-1",
+                                 "40: 0-1;",
+                                 "40: 0-1; ",
+                                 "40: 0-1  add",
+                                 "40: 0-1 add;1-2",
+                                 "40: 0-3; 3-4",
+                                 "40: 0-99999999999999999999",
+                                 "40: 0-9223372036854775807"}) {
+    EXPECT_THAT(error_of(ErrorCode::kInvalidConfig, [&] { parse_recompute_choice(text); }),
+                testing::StartsWith(format("found \"{}\", expected BYTES: FIRST-LAST OP", text)));
+  }
 }
 
 // The first stage of a pipeline has most microbatches in flight, and so keeps less of each.

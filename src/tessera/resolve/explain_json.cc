@@ -112,10 +112,11 @@ OrderedJson recompute_json(const Explanation& facts) {
   }
   OrderedJson chosen;
   if (facts.recompute) {
-    chosen = {{"repeated", facts.recompute->repeated},
-              {"all_bytes", facts.recompute->all_bytes},
-              {"least_bytes", facts.recompute->least_bytes},
-              {"saved_by_gigabyte", facts.recompute->saved_by_gigabyte}};
+    chosen = {{"repeated", facts.recompute->repeated}, {"all_bytes", facts.recompute->all_bytes}};
+    if (facts.recompute->search) {
+      chosen["least_bytes"] = facts.recompute->search->least_bytes;
+      chosen["saved_by_gigabyte"] = facts.recompute->search->saved_by_gigabyte;
+    }
   }
   return {{"rules", rules}, {"auto", chosen}};
 }

@@ -89,6 +89,10 @@ PlannedRun plan_run(const RunConfig& config, const ModelDescription& model, cons
                     .target = target,
                     .saves_in_background = saves_in_background(config),
                     .chooses_recompute = config.memory.recompute == Recompute::kAuto};
+  if (run.chooses_recompute && !config.memory.chosen.empty()) {
+    with_context([&] { return placed(config, "memory.chosen"); },
+                 [&] { run.chosen_before = parse_recompute_choice(config.memory.chosen); });
+  }
   // As of one stage, for what layers cost.
   run.plan.passes.recompute = recompute_rules(config, run.plan);
   if (auto pipeline = resolve_pipeline(config, run.plan, target)) {

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -8,6 +9,7 @@
 #include "tessera/config/run_config.h"
 #include "tessera/plan/plan.h"
 #include "tessera/plan/target.h"
+#include "tessera/resolve/recompute_rules.h"
 
 namespace tessera {
 
@@ -15,11 +17,12 @@ namespace tessera {
 struct PlannedRun {
   Plan plan;
   Target target;
-  bool saves_in_background = false;           // some checkpoint is written beside the training
-  bool chooses_recompute = false;             // what the plan recomputes, by how much room there is
-  std::vector<ActionCosts> stage_costs = {};  // of a pipeline, by stage (model_costs())
-  double hop = 0.0;                           // from one to the next, in seconds; 0: not known
-  std::vector<std::string> notes = {};        // about the pipeline, for people
+  bool saves_in_background = false;  // some checkpoint is written beside the training
+  bool chooses_recompute = false;    // what the plan recomputes, by how much room there is
+  std::optional<RecomputeChoice> chosen_before = {};  // then, by an earlier start
+  std::vector<ActionCosts> stage_costs = {};          // of a pipeline, by stage (model_costs())
+  double hop = 0.0;                     // from one to the next, in seconds; 0: not known
+  std::vector<std::string> notes = {};  // about the pipeline, for people
 };
 
 // The one place where keys of a resolved config become a plan, for `target` or for the device that

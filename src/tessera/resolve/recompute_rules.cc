@@ -1,7 +1,10 @@
 #include "tessera/resolve/recompute_rules.h"
 
 #include <algorithm>
+#include <charconv>
+#include <cstddef>
 #include <cstdint>
+#include <system_error>
 #include <vector>
 
 #include "tessera/base/error.h"
@@ -81,6 +84,58 @@ RecomputeRules recompute_rules(const RunConfig& config, const Plan& plan) {
     }
   }
   return rules;
+}
+
+std::string to_string(const RecomputeChoice& choice) {
+  std::string text = format("{}:", choice.limit);
+  for (const RecomputeRule& rule : choice.rules) {
+    text += format("{} {}-{}", text.back() == ':' ? "" : ";", rule.first, rule.end - 1);
+    for (const std::string& op : rule.keep) {
+      text += " " + op;
+    }
+  }
+  return text;
+}
+
+RecomputeChoice parse_recompute_choice(std::string_view text) {
+  const auto require = [text](bool condition) {
+    TESSERA_REQUIRE(condition,
+                    ErrorCode::kInvalidConfig,
+                    "found \"{}\", expected BYTES: FIRST-LAST OP OP ...; FIRST-LAST ..., layers in "
+                    "their order, as a run writes it into its config.toml; leave it out to choose",
+                    text);
+  };
+  std::string_view rest = text;
+  const auto number = [&](char end) {
+    std::int64_t value = -1;
+    const auto [place, error] = std::from_chars(rest.data(), rest.data() + rest.size(), value);
+    rest.remove_prefix(static_cast<std::size_t>(place - rest.data()));
+    require(error == std::errc() && value >= 0 && (end == '\0' || rest.starts_with(end)));
+    rest.remove_prefix(end == '\0' ? 0 : 1);
+    return value;
+  };
+  RecomputeChoice choice = {.limit = number(':')};
+  std::int64_t next = 0;
+  while (!rest.empty()) {
+    require(rest.starts_with(' '));
+    rest.remove_prefix(1);
+    RecomputeRule& rule = choice.rules.emplace_back();
+    rule.first = number('-');
+    const std::int64_t last = number('\0');
+    require(next <= rule.first && rule.first <= last && last < RecomputeRule().end);
+    rule.end = last + 1;
+    next = rule.end;
+    while (rest.starts_with(' ')) {
+      rest.remove_prefix(1);
+      const std::string_view op = rest.substr(0, rest.find_first_of(" ;"));
+      require(!op.empty());
+      rule.keep.emplace_back(op);
+      rest.remove_prefix(op.size());
+    }
+    require(rest.empty() || (rest.starts_with(';') && rest.size() > 1));
+    rest.remove_prefix(rest.empty() ? 0 : 1);
+  }
+  return choice;
 }
 
 std::string to_string(const RecomputeRules& rules) {

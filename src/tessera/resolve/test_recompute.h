@@ -56,11 +56,7 @@ inline std::vector<RecomputeOutcome> all_outcomes(PlannedRun run, std::size_t mo
     }
     layer.front.resize(std::min(layer.front.size(), most));
   }
-  double whole = 0.0;
-  for (const Node& node : graph.nodes) {
-    const bool is_of_microbatch = node.phase != Phase::kStart && node.phase != Phase::kUpdate;
-    whole += is_of_microbatch ? seconds(graph, node) : 0.0;
-  }
+  const double whole = microbatch_seconds(graph, seconds);
   const RunPrograms all_kept = compile_run(run.plan, run.target);
   const std::int64_t beside = run_memory(run, all_kept).total() - all_kept[0].arena_bytes();
   std::vector<RecomputeOutcome> outcomes;

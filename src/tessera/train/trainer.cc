@@ -10,11 +10,13 @@
 #include <vector>
 
 #include "tessera/base/error.h"
+#include "tessera/base/file.h"
 #include "tessera/base/log.h"
 #include "tessera/base/machine.h"
 #include "tessera/base/mapped_files.h"
 #include "tessera/base/units.h"
 #include "tessera/comm/mpi/mpi_launch.h"
+#include "tessera/config/config.h"
 #include "tessera/dataset/run_data.h"
 #include "tessera/dataset/text_encoder.h"
 #include "tessera/infer/generate.h"
@@ -25,9 +27,11 @@
 #include "tessera/plan/plan.h"
 #include "tessera/plan/run_layout.h"
 #include "tessera/resolve/adapters.h"
+#include "tessera/resolve/changed_keys.h"
 #include "tessera/resolve/choose_recompute.h"
 #include "tessera/resolve/make_plan.h"
 #include "tessera/resolve/predicted_step.h"
+#include "tessera/resolve/recompute_rules.h"
 #include "tessera/resolve/resolve.h"
 #include "tessera/resolve/resolve_layout.h"
 #include "tessera/resolve/run_memory.h"
@@ -50,24 +54,51 @@ std::pair<RunPrograms, std::int64_t> compile_with_limit(const RunConfig& config,
   return {std::move(programs), limit};
 }
 
-// `limit` is what all processes have, which choose alike.
-void fit_and_check(const RunConfig& config,
-                   PlannedRun& run,
-                   RunPrograms& programs,
-                   std::int64_t limit) {
+// What an earlier start of the same steps in the run's directory chose, as memory.chosen has it.
+std::string earlier_choice(const RunConfig& config) {
+  const std::filesystem::path file = std::filesystem::path(config.run.dir) / "config.toml";
+  std::error_code error;
+  if (config.memory.recompute != Recompute::kAuto || config.run.dir.empty() ||
+      !config.memory.chosen.empty() || !std::filesystem::is_regular_file(file, error)) {
+    return config.memory.chosen;
+  }
+  try {
+    RunConfig before = parse_run_config(read_file(file), file.string());
+    const std::string chosen = std::exchange(before.memory.chosen, {});
+    if (!chosen.empty() && step_keys(before) == step_keys(config)) {
+      return to_string(parse_recompute_choice(chosen));
+    }
+  } catch (const Error&) {
+    // Of another version, or changed: where the run goes on from a checkpoint, that says so.
+  }
+  return {};
+}
+
+// `room` is that of all processes, which choose alike. What is chosen, as memory.chosen has it.
+std::string fit_and_check(const RunConfig& config,
+                          PlannedRun& run,
+                          RunPrograms& programs,
+                          const RoomToKeep& room) {
+  const std::int64_t limit = room.limit;
+  run.chosen_before.reset();
+  if (!room.chosen.empty()) {
+    run.chosen_before = parse_recompute_choice(room.chosen);
+  }
   const DeviceSpec device =
       run.target.device.memory_bytes > 0 ? run.target.device : resolve_layout(config).device;
   const bool is_shared = config.memory.limit_bytes == 0 && !run.target.is_device();
-  const auto chosen = fit_recompute(
-      run,
-      programs,
-      device,
-      {.limit = is_shared ? room_beside_others(limit) : limit, .on_device = run.target.is_device()},
-      config.passes.dump);
+  const RankRoom rank = {.limit = is_shared ? room_beside_others(limit) : limit,
+                         .on_device = run.target.is_device()};
+  const auto chosen = fit_recompute(run, programs, device, rank, config.passes.dump);
   if (chosen) {
     log_info(to_string(*chosen, run.plan.passes.recompute));
   }
   require_fits(programs, run, config, limit);
+  if (!chosen) {
+    return {};
+  }
+  return to_string(chosen->search ? RecomputeChoice{rank.limit, run.plan.passes.recompute}
+                                  : *run.chosen_before);
 }
 
 // Writes the tokenizer's marks into `config`.
@@ -198,9 +229,10 @@ Prepared prepare(const RunConfig& config,
   };
   auto compiled = together(0, [&] { return compile_with_limit(config, run); });
   RunPrograms& programs = compiled.first;
-  const std::int64_t limit = least_of_launch(world.get(), compiled.second);
+  const RoomToKeep room =
+      room_of_launch(world.get(), {.limit = compiled.second, .chosen = earlier_choice(config)});
   RunSequences sequences = together(1, [&] {
-    fit_and_check(config, run, programs, limit);
+    named.memory.chosen = fit_and_check(config, run, programs, room);
     return load_sequences(named, run.plan.model.vocab);
   });
   return {.world = std::move(world),
