@@ -91,11 +91,47 @@ TEST_F(RecomputeTest, KeepsItsChoice) {
   EXPECT_THAT(started({"--train.steps=3"}), Not(HasSubstr(said)));
   EXPECT_THAT(read_file(path("run") / "config.toml"), HasSubstr("\nchosen = \""));
   EXPECT_THAT(started({"--train.steps=4"}), HasSubstr(said));
-  EXPECT_THAT(started({"--train.steps=5", "--memory.limit_bytes=0"}),
-              Not(HasSubstr("memory.recompute = \"auto\"")));
+  // Of other steps, though it would fit; then damaged, alone and with all of the file.
+  const std::string chosen = "memory.recompute = \"auto\": layer";
+  const auto chooses = [&] { return AllOf(HasSubstr(chosen), Not(HasSubstr(said))); };
+  EXPECT_THAT(started({"--train.steps=5", "--data.sequence_length=30"}), chooses());
+  const std::string file = read_file(path("run") / "config.toml");
+  const std::size_t at = file.find("\nchosen = \"") + 11;
+  write_test_file(path("run") / "config.toml", std::string(file).replace(at, 1, "x"));
+  EXPECT_THAT(started({"--train.steps=6"}), chooses());
+  write_test_file(path("run") / "config.toml", "[memory\n");
+  EXPECT_THAT(started({"--train.steps=7"}), chooses());
+  EXPECT_THAT(started({"--train.steps=8"}), HasSubstr(said));
+  EXPECT_THAT(started({"--train.steps=9", "--memory.limit_bytes=0"}), Not(HasSubstr(chosen)));
+  EXPECT_EQ(train("none", {"--memory.recompute=none", "--memory.chosen=4"}).code, 0);
   EXPECT_THAT(refused({"--memory.chosen=4"}),
-              AllOf(HasSubstr("found \"4\", expected BYTES: FIRST-LAST OP"),
+              AllOf(HasSubstr("found \"4\", expected BYTES of BYTES: FIRST-LAST OP"),
                     HasSubstr("(--memory.chosen=4: memory.chosen)")));
+}
+
+// Where the least is too much for ranks that read sequences of their own, but not for ranks that
+// share them.
+TEST_F(RecomputeTest, AdvisesToShareSequences) {
+  std::vector<std::string> usual = {
+      "--parallel.ranks=2", "--train.microbatch=1", "--data.sequence_length=256"};
+  std::vector<std::string> sharing = usual;
+  sharing.emplace_back("--parallel.context=2");
+  const std::int64_t whole = needed(usual, "full");
+  const std::int64_t shared = needed(sharing, "full");
+  ASSERT_LT(shared, whole);
+  const std::string limit = format("--memory.limit_bytes={}", (whole + shared) / 2);
+  usual.push_back(limit);
+  const Outcome outcome = train("whole", usual);
+  EXPECT_EQ(outcome.code, 4);
+  EXPECT_THAT(outcome.err,
+              testing::ContainsRegex("\n  parallel\\.context = 2 needs [^\n]*, which fits\n"));
+  EXPECT_THAT(outcome.err, Not(HasSubstr("data.sequence_length = ")));
+  std::vector<std::string> with_data = usual;
+  with_data.emplace_back("--parallel.data=2");
+  EXPECT_THAT(train("whole", with_data).err,
+              HasSubstr("\n  parallel.context = 2 and parallel.data = 1 needs "));
+  sharing.push_back(limit);
+  EXPECT_EQ(train("shared", sharing).code, 0);
 }
 
 TEST_F(RecomputeTest, ChangesNoBitInPipelines) {

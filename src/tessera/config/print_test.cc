@@ -154,7 +154,7 @@ RunConfig unusual_config() {
               .recompute_ops = {"add"},
               .recompute_layers = {.first = 1, .end = 3},
               .limit_bytes = 1LL << 40,
-              .chosen = "40: 0-1"};
+              .chosen = "40 of 50: 0-1"};
   c.checkpoint = {.every = 7,
                   .every_minutes = 2.5,
                   .keep = 0,

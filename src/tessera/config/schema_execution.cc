@@ -203,50 +203,51 @@ ConfigSection cluster() {
 
 ConfigSection memory() {
   using S = MemorySection;
-  return section("memory",
-                 &RunConfig::memory,
-                 "What is kept, what is computed again, and how much there is.",
-                 {row("recompute",
-                      &S::recompute,
-                      codec::choice({Recompute::kAuto,
-                                     Recompute::kNone,
-                                     Recompute::kFull,
-                                     Recompute::kSelective,
-                                     Recompute::kFullButLastStage,
-                                     Recompute::kAttention,
-                                     Recompute::kEverySecondProduct}),
-                      "auto: keep what there is room for, layer by layer, so that least is "
-                      "computed again. none: keep every activation for backward. full: keep each "
-                      "layer's input and compute the rest again. selective: compute again what is "
-                      "cheap, as norms. full_but_last_stage: the layers of a pipeline's last stage "
-                      "keep all. attention: compute again what attention makes. "
-                      "every_second_product: keep what attention makes, sums over ranks, and the "
-                      "first, third, ... product of each layer. Results are bitwise the same."),
-                  row("keep",
-                      &S::keep,
-                      codec::text_list(),
-                      "Ops that \"selective\" keeps, too: \"rms_norm\" of a layer, or "
-                      "\"rms_norm.1\", the second."),
-                  row("recompute_ops",
-                      &S::recompute_ops,
-                      codec::text_list(),
-                      "Ops that \"selective\" computes again, too."),
-                  row("recompute_layers",
-                      &S::recompute_layers,
-                      codec::recomputed_layers(),
-                      "Which layers compute anything again. \"8\": the first eight of each stage. "
-                      "\"4-11\": these."),
-                  row("limit_bytes",
-                      &S::limit_bytes,
-                      codec::bytes(),
-                      "What a rank may use. A plan that needs more is refused before it starts. 0: "
-                      "what the machine has, divided among its ranks."),
-                  row("chosen",
-                      &S::chosen,
-                      codec::text(),
-                      "What \"auto\" chose for so many bytes, in the config.toml of a run, whose "
-                      "next start takes it: where it fits, and there is not much more memory than "
-                      "that. \"\": choose.")});
+  return section(
+      "memory",
+      &RunConfig::memory,
+      "What is kept, what is computed again, and how much there is.",
+      {row("recompute",
+           &S::recompute,
+           codec::choice({Recompute::kAuto,
+                          Recompute::kNone,
+                          Recompute::kFull,
+                          Recompute::kSelective,
+                          Recompute::kFullButLastStage,
+                          Recompute::kAttention,
+                          Recompute::kEverySecondProduct}),
+           "auto: keep what there is room for, layer by layer, so that least is "
+           "computed again. none: keep every activation for backward. full: keep each "
+           "layer's input and compute the rest again. selective: compute again what is "
+           "cheap, as norms. full_but_last_stage: the layers of a pipeline's last stage "
+           "keep all. attention: compute again what attention makes. "
+           "every_second_product: keep what attention makes, sums over ranks, and the "
+           "first, third, ... product of each layer. Results are bitwise the same."),
+       row("keep",
+           &S::keep,
+           codec::text_list(),
+           "Ops that \"selective\" keeps, too: \"rms_norm\" of a layer, or "
+           "\"rms_norm.1\", the second."),
+       row("recompute_ops",
+           &S::recompute_ops,
+           codec::text_list(),
+           "Ops that \"selective\" computes again, too."),
+       row("recompute_layers",
+           &S::recompute_layers,
+           codec::recomputed_layers(),
+           "Which layers compute anything again. \"8\": the first eight of each stage. "
+           "\"4-11\": these."),
+       row("limit_bytes",
+           &S::limit_bytes,
+           codec::bytes(),
+           "What a rank may use. A plan that needs more is refused before it starts. 0: "
+           "what the machine has, divided among its ranks."),
+       row("chosen",
+           &S::chosen,
+           codec::text(),
+           "What \"auto\" chose, in the config.toml of a run, whose next start takes "
+           "it: for as many bytes or little more, where the run takes as many as then if "
+           "all is kept. \"\": choose.")});
 }
 
 ConfigSection checkpoint() {

@@ -479,11 +479,15 @@ std::optional<RunPrograms> compile_choice(const PlannedRun& run,
 // The part of the work that the plan's rules repeat, on the pipeline rank that repeats most.
 double repeated_by_rules(const PlannedRun& run, const DeviceSpec& device) {
   const NodeSeconds seconds = kernel_seconds(device, run.plan.dtype);
+  const NodeSeconds of_kernels = [&](const Graph& graph, const Node& node) {
+    return collectives(*node.op, graph.types(node.operands)).empty() ? seconds(graph, node) : 0.0;
+  };
   double most = 0.0;
   for (const Graph& graph : graphs_before_recompute(run.plan, run.target)) {
     const Graph recomputed = recompute_layers(graph, run.plan.passes.recompute);
-    most = std::max(
-        most, microbatch_seconds(recomputed, seconds) / microbatch_seconds(graph, seconds) - 1.0);
+    const double again =
+        microbatch_seconds(recomputed, of_kernels) - microbatch_seconds(graph, of_kernels);
+    most = std::max(most, again / microbatch_seconds(graph, seconds));
   }
   return most;
 }
@@ -494,7 +498,8 @@ std::optional<ChosenRecompute> take_earlier_choice(PlannedRun& run,
                                                    const RankRoom& room,
                                                    const std::filesystem::path& dump) {
   constexpr double kMuchMore = 1.05;
-  if (!run.chosen_before ||
+  const std::int64_t all = run_memory(run, programs, room.on_device).total();
+  if (!run.chosen_before || run.chosen_before->all_bytes != all ||
       static_cast<double>(room.limit) > kMuchMore * static_cast<double>(run.chosen_before->limit)) {
     return std::nullopt;
   }
@@ -508,7 +513,6 @@ std::optional<ChosenRecompute> take_earlier_choice(PlannedRun& run,
   if (bytes > room.limit) {
     return std::nullopt;
   }
-  const std::int64_t all = run_memory(run, programs, room.on_device).total();
   run = std::move(as_chosen);
   programs = *std::move(own);
   return ChosenRecompute{

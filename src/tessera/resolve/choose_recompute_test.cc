@@ -22,7 +22,7 @@ std::int64_t bytes_of(const PlannedRun& run, const RunPrograms& programs) {
 }
 
 // What is chosen fits in any limit that anything fits in, and takes at most 2 % more than the best
-// of all combinations.
+// of all combinations of eight choices of each layer.
 TEST(FitRecompute, IsAsGoodAsTheBestOfAll) {
   const PlannedRun run = small_run({"--model.layers=3", "--train.microbatch=2"});
   const std::vector<RecomputeOutcome> all = all_outcomes(run, 8);
@@ -86,48 +86,75 @@ TEST(FitRecompute, TakesAnEarlierChoice) {
   const std::int64_t all = bytes_of(run, programs);
   const std::int64_t limit = all - all / 10;
   const auto [rules, chosen] = fit(limit, std::nullopt, false);
-  const auto [taken, again] = fit(limit, RecomputeChoice{limit, rules}, true);
+  const auto [taken, again] = fit(limit, RecomputeChoice{limit, all, rules}, true);
   EXPECT_EQ(taken, rules);
   EXPECT_NEAR(again.repeated, chosen.repeated, 1e-9);
   EXPECT_EQ(again.all_bytes, chosen.all_bytes);
-  fit(limit + limit / 25, RecomputeChoice{limit, rules}, true);
-  fit(limit + limit / 15, RecomputeChoice{limit, rules}, false);
-  fit(chosen.bytes, RecomputeChoice{limit, rules}, true);
-  fit(chosen.bytes - 1, RecomputeChoice{limit, rules}, false);
-  fit(limit, RecomputeChoice{limit, {{.first = 0, .end = 3, .keep = {"no_such_op"}}}}, false);
+  fit(limit + limit / 25, RecomputeChoice{limit, all, rules}, true);
+  fit(limit + limit / 15, RecomputeChoice{limit, all, rules}, false);
+  fit(chosen.bytes, RecomputeChoice{limit, all, rules}, true);
+  fit(chosen.bytes - 1, RecomputeChoice{limit, all, rules}, false);
+  fit(limit, RecomputeChoice{limit, all + 1, rules}, false);
+  fit(limit, RecomputeChoice{limit, all, {{.first = 0, .end = 3, .keep = {"no_such_op"}}}}, false);
 }
 
 TEST(RecomputeChoice, IsReadAsItIsWritten) {
+  const RecomputeRule one = {.first = 0, .end = 1, .keep = {"add.0", "attention.0"}};
+  const RecomputeRule two = {.first = 1, .end = 3};
+  const RecomputeRule last = {.first = 30, .end = 32, .keep = {"matmul.2"}};
   for (const RecomputeChoice& choice :
-       {RecomputeChoice{6'000'000'000, {}},
-        RecomputeChoice{1, {{.first = 0, .end = 4}}},
-        RecomputeChoice{40,
-                        {{.first = 0, .end = 1, .keep = {"add.0", "attention.0"}},
-                         {.first = 1, .end = 3},
-                         {.first = 30, .end = 32, .keep = {"matmul.2"}}}}}) {
+       {RecomputeChoice{.limit = 6'000'000'000, .all_bytes = 7},
+        RecomputeChoice{.limit = 1, .all_bytes = 2, .rules = {two}},
+        RecomputeChoice{.limit = 40, .all_bytes = 50, .rules = {one, two, last}}}) {
     EXPECT_EQ(parse_recompute_choice(to_string(choice)), choice);
   }
-  EXPECT_EQ(
-      to_string(RecomputeChoice{
-          40, {{.first = 0, .end = 1, .keep = {"add.0", "matmul.2"}}, {.first = 1, .end = 3}}}),
-      "40: 0-0 add.0 matmul.2; 1-2");
+  EXPECT_EQ(to_string(RecomputeChoice{.limit = 40, .all_bytes = 50, .rules = {one, two}}),
+            "40 of 50: 0-0 add.0 attention.0; 1-2");
   for (const char* const text : {"",
                                  "40",
-                                 "x: 0-1",
-                                 "-1: 0-1",
-                                 "99999999999999999999: 0-1",
-                                 "40:0-1",
-                                 "40: 0",
-                                 "40: 2-1",
-                                 "40: 0-1;",
-                                 "40: 0-1; ",
-                                 "40: 0-1  add",
-                                 "40: 0-1 add;1-2",
-                                 "40: 0-3; 3-4",
-                                 "40: 0-99999999999999999999",
-                                 "40: 0-9223372036854775807"}) {
-    EXPECT_THAT(error_of(ErrorCode::kInvalidConfig, [&] { parse_recompute_choice(text); }),
-                testing::StartsWith(format("found \"{}\", expected BYTES: FIRST-LAST OP", text)));
+                                 "40: 0-1",
+                                 "x of 50: 0-1",
+                                 "-1 of 50: 0-1",
+                                 "40 of : 0-1",
+                                 "99999999999999999999 of 50: 0-1",
+                                 "40 of 50:0-1",
+                                 "40 of 50: 0",
+                                 "40 of 50: 2-1",
+                                 "40 of 50: 0-1;",
+                                 "40 of 50: 0-1; ",
+                                 "40 of 50: 0-1  add",
+                                 "40 of 50: 0-1 add;1-2",
+                                 "40 of 50: 0-3; 3-4",
+                                 "40 of 50: 0-99999999999999999999",
+                                 "40 of 50: 0-9223372036854775807"}) {
+    EXPECT_THAT(
+        error_of(ErrorCode::kInvalidConfig, [&] { parse_recompute_choice(text); }),
+        testing::StartsWith(format("found \"{}\", expected BYTES of BYTES: FIRST-LAST OP", text)));
+  }
+}
+
+// Where the validation beside the steps takes more than these, it decides what fits.
+TEST(FitRecompute, LeavesRoomForValidation) {
+  for (const std::vector<std::string>& more :
+       {std::vector<std::string>{"--model.vocab=4096"},
+        {"--parallel.ranks=2", "--parallel.pipeline=2", "--train.global_batch=4"}}) {
+    std::vector<std::string> keys = {
+        "--model.layers=4", "--train.microbatch=1", "--validation.every=1"};
+    keys.insert(keys.end(), more.begin(), more.end());
+    const PlannedRun run = small_run(keys);
+    const RunPrograms programs = compile_run(run.plan, run.target);
+    ASSERT_TRUE(programs[0].validation);
+    const std::int64_t all = bytes_of(run, programs);
+    for (const int part : {2, 4, 8, 16, 32}) {
+      PlannedRun fitted = run;
+      RunPrograms own = programs;
+      const std::optional<ChosenRecompute> found =
+          fit_recompute(fitted, own, {}, {.limit = all - all / part});
+      ASSERT_TRUE(found);
+      EXPECT_TRUE(own[0].validation);
+      EXPECT_EQ(found->bytes, bytes_of(fitted, own));
+      EXPECT_EQ(found->bytes, bytes_of(fitted, compile_run(fitted.plan, fitted.target)));
+    }
   }
 }
 

@@ -87,7 +87,7 @@ RecomputeRules recompute_rules(const RunConfig& config, const Plan& plan) {
 }
 
 std::string to_string(const RecomputeChoice& choice) {
-  std::string text = format("{}:", choice.limit);
+  std::string text = format("{} of {}:", choice.limit, choice.all_bytes);
   for (const RecomputeRule& rule : choice.rules) {
     text += format("{} {}-{}", text.back() == ':' ? "" : ";", rule.first, rule.end - 1);
     for (const std::string& op : rule.keep) {
@@ -101,8 +101,9 @@ RecomputeChoice parse_recompute_choice(std::string_view text) {
   const auto require = [text](bool condition) {
     TESSERA_REQUIRE(condition,
                     ErrorCode::kInvalidConfig,
-                    "found \"{}\", expected BYTES: FIRST-LAST OP OP ...; FIRST-LAST ..., layers in "
-                    "their order, as a run writes it into its config.toml; leave it out to choose",
+                    "found \"{}\", expected BYTES of BYTES: FIRST-LAST OP OP ...; FIRST-LAST ..., "
+                    "layers in their order, as a run writes it into its config.toml; leave it out "
+                    "to choose",
                     text);
   };
   std::string_view rest = text;
@@ -114,7 +115,11 @@ RecomputeChoice parse_recompute_choice(std::string_view text) {
     rest.remove_prefix(end == '\0' ? 0 : 1);
     return value;
   };
-  RecomputeChoice choice = {.limit = number(':')};
+  RecomputeChoice choice = {.limit = number(' ')};
+  constexpr std::string_view kOf = "of ";
+  require(rest.starts_with(kOf));
+  rest.remove_prefix(kOf.size());
+  choice.all_bytes = number(':');
   std::int64_t next = 0;
   while (!rest.empty()) {
     require(rest.starts_with(' '));

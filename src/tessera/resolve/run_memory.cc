@@ -9,6 +9,7 @@
 #include "tessera/base/machine.h"
 #include "tessera/base/units.h"
 #include "tessera/checkpoint/part_copy.h"
+#include "tessera/config/config.h"
 #include "tessera/plan/plan.h"
 #include "tessera/program/channels.h"
 #include "tessera/resolve/resolve.h"
@@ -66,9 +67,46 @@ std::vector<Remedy> remedies(const PlannedRun& run) {
   return list;
 }
 
+using NeededBytes = std::function<std::int64_t(const PlannedRun&)>;
+
+// As many ranks that share each sequence as it takes for the run to fit, in place of data ranks,
+// with the least that is kept of layers; none where no number is enough.
+std::optional<Remedy> shared_sequences(const RunConfig& config,
+                                       const PlannedRun& run,
+                                       const NeededBytes& needed_bytes,
+                                       std::int64_t limit) {
+  RunConfig changed = config;
+  std::string others;
+  if (!run.chooses_recompute) {
+    changed.memory.recompute = Recompute::kFull;
+    others = recomputes_all(run.plan) ? "" : " and memory.recompute = \"full\"";
+  }
+  const std::int64_t data = run.plan.layout.num_data();
+  for (std::int64_t context = 2; config.parallel.context == 1 && data % context == 0;
+       context *= 2) {
+    changed.parallel.context = context;
+    std::string text = format("parallel.context = {}", context);
+    changed.parallel.data = data / context;
+    if (config.origins.places.contains("parallel.data")) {
+      text += format(" and parallel.data = {}", data / context);
+    }
+    try {
+      validate_run(changed);
+      Remedy remedy = {.text = text + others, .run = plan_run(changed, run.plan.model, run.target)};
+      remedy.run.plan.passes.recompute = recompute_all();
+      if (needed_bytes(remedy.run) <= limit) {
+        return remedy;
+      }
+    } catch (const Error&) {
+      return std::nullopt;  // this run's ranks cannot share sequences
+    }
+  }
+  return std::nullopt;
+}
+
 // The plan that needs least, at ever shorter sequences: the longest that fits, or the shortest.
 Remedy shorter_sequences(const PlannedRun& run,
-                         const std::function<std::int64_t(const PlannedRun&)>& needed_bytes,
+                         const NeededBytes& needed_bytes,
                          std::int64_t limit) {
   constexpr std::int64_t kShortest = 16;
   Remedy remedy{.text = {}, .run = run};
@@ -282,6 +320,11 @@ void require_fits(const RunPrograms& programs,
                      bytes <= limit ? ", which fits" : "");
   };
   std::ranges::for_each(remedies(run), advise);
+  if (!some_fit) {
+    if (const auto remedy = shared_sequences(config, run, needed_bytes, limit)) {
+      advise(*remedy);
+    }
+  }
   if (!some_fit) {
     advise(shorter_sequences(run, needed_bytes, limit));
   }

@@ -326,8 +326,8 @@ TEST_F(PipelinedTraining, WaitsForAStageThatWorks) {
   for (const std::int64_t slow : {0, 2}) {
     const std::string run = format("slow{}", slow);
     RunConfig config = this->config(run, {.pipeline = 3});
-    config.comm.deadline_seconds = 2;
-    constexpr std::int64_t kSlowItems = 5;
+    config.comm.deadline_seconds = 3;
+    constexpr std::int64_t kSlowItems = 7;
     std::atomic<std::int64_t> num_slow = 0;
     train(config, four_layers(), from_step(slow, 2, [&](std::int64_t item) {
             if (item >= kInForward && item < kInForward + kSlowItems) {
@@ -348,7 +348,7 @@ TEST_F(PipelinedTraining, EndsWhereAStageHangs) {
   ::setenv("TMPDIR", runs_.run(".").c_str(), 1);
   const auto hang = [&] {
     RunConfig hangs = config("run", {.pipeline = 3});
-    hangs.comm.deadline_seconds = 2;
+    hangs.comm.deadline_seconds = 3;
     train(hangs, four_layers(), at_item(1, kInForward, [] {
             std::this_thread::sleep_for(std::chrono::hours(1));
           }));
@@ -356,7 +356,7 @@ TEST_F(PipelinedTraining, EndsWhereAStageHangs) {
   EXPECT_EXIT(hang(),
               testing::ExitedWithCode(5),
               "error: rank [02] waits at call [^\n]* of microbatch [^\n]* rank 1, which is at call "
-              "[^\n]* of microbatch [^\n]*: no answer within 2 s .segment ");
+              "[^\n]* of microbatch [^\n]*: no answer within 3 s .segment ");
   ::unsetenv("TMPDIR");
 }
 

@@ -27,7 +27,6 @@
 #include "tessera/plan/plan.h"
 #include "tessera/plan/run_layout.h"
 #include "tessera/resolve/adapters.h"
-#include "tessera/resolve/changed_keys.h"
 #include "tessera/resolve/choose_recompute.h"
 #include "tessera/resolve/make_plan.h"
 #include "tessera/resolve/predicted_step.h"
@@ -54,24 +53,25 @@ std::pair<RunPrograms, std::int64_t> compile_with_limit(const RunConfig& config,
   return {std::move(programs), limit};
 }
 
-// What an earlier start of the same steps in the run's directory chose, as memory.chosen has it.
+// What an earlier start in the run's directory chose, as memory.chosen has it; whether it is of
+// this run is for fit_recompute() to see.
 std::string earlier_choice(const RunConfig& config) {
   const std::filesystem::path file = std::filesystem::path(config.run.dir) / "config.toml";
   std::error_code error;
-  if (config.memory.recompute != Recompute::kAuto || config.run.dir.empty() ||
-      !config.memory.chosen.empty() || !std::filesystem::is_regular_file(file, error)) {
+  if (config.memory.recompute != Recompute::kAuto) {
+    return {};
+  }
+  if (config.run.dir.empty() || !config.memory.chosen.empty() ||
+      !std::filesystem::is_regular_file(file, error)) {
     return config.memory.chosen;
   }
   try {
-    RunConfig before = parse_run_config(read_file(file), file.string());
-    const std::string chosen = std::exchange(before.memory.chosen, {});
-    if (!chosen.empty() && step_keys(before) == step_keys(config)) {
-      return to_string(parse_recompute_choice(chosen));
-    }
+    const RunConfig before = parse_run_config(read_file(file), file.string());
+    return before.memory.chosen.empty() ? ""
+                                        : to_string(parse_recompute_choice(before.memory.chosen));
   } catch (const Error&) {
-    // Of another version, or changed: where the run goes on from a checkpoint, that says so.
+    return {};  // damaged, or of another version: this start chooses, and writes it anew
   }
-  return {};
 }
 
 // `room` is that of all processes, which choose alike. What is chosen, as memory.chosen has it.
@@ -97,8 +97,9 @@ std::string fit_and_check(const RunConfig& config,
   if (!chosen) {
     return {};
   }
-  return to_string(chosen->search ? RecomputeChoice{rank.limit, run.plan.passes.recompute}
-                                  : *run.chosen_before);
+  return to_string(chosen->search
+                       ? RecomputeChoice{rank.limit, chosen->all_bytes, run.plan.passes.recompute}
+                       : *run.chosen_before);
 }
 
 // Writes the tokenizer's marks into `config`.
