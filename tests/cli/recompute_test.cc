@@ -11,6 +11,7 @@
 
 #include "tessera/base/file.h"
 #include "tessera/base/format.h"
+#include "tessera/base/units.h"
 #include "tests/cli/process.h"
 #include "tests/cli/training_test.h"
 
@@ -132,6 +133,21 @@ TEST_F(RecomputeTest, AdvisesToShareSequences) {
               HasSubstr("\n  parallel.context = 2 and parallel.data = 1 needs "));
   sharing.push_back(limit);
   EXPECT_EQ(train("shared", sharing).code, 0);
+}
+
+TEST_F(RecomputeTest, AdvisesChangesTogether) {
+  std::vector<std::string> keys = {"--checkpoint.every=2", "--train.microbatch=2"};
+  std::vector<std::string> changed = keys;
+  changed.insert(changed.end(), {"--checkpoint.async=false", "--train.microbatch=1"});
+  const std::int64_t bytes = needed(changed, "none");
+  keys.insert(keys.end(),
+              {"--memory.recompute=none", format("--memory.limit_bytes={}", bytes)});
+  const Outcome outcome = train("refused", keys);
+  EXPECT_EQ(outcome.code, 4);
+  EXPECT_THAT(outcome.err,
+              HasSubstr(format("\n  checkpoint.async = false and train.microbatch = 1 needs {}, "
+                               "which fits\n",
+                               format_bytes(bytes))));
 }
 
 TEST_F(RecomputeTest, ChangesNoBitInPipelines) {

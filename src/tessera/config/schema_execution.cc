@@ -282,7 +282,9 @@ ConfigSection checkpoint() {
        row("async",
            &S::async,
            codec::boolean(),
-           "Write in the background, from a copy in the host's memory, while training goes on."),
+           "Write in the background, from a copy in the host's memory, while training goes on. "
+           "With "
+           "every = 0 on CPUs there is no room for the copy in the plan: training waits."),
        row("resume",
            &S::resume,
            codec::path(),

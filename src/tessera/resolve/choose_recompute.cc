@@ -375,8 +375,10 @@ class RunSearch {
       result.repeated = std::max(result.repeated, ranks_[i].seconds() / whole_[i]);
       with_more = std::max(with_more, ranks_[i].seconds_with(kGigabyte) / whole_[i]);
     }
-    result.search = {.least_bytes = std::ranges::max(least),
-                     .saved_by_gigabyte = result.repeated - with_more};
+    result.search = {.least_bytes = std::ranges::max(least)};
+    if (result.bytes <= limit_) {
+      result.search->saved_by_gigabyte = result.repeated - with_more;
+    }
     return result;
   }
 
@@ -500,6 +502,9 @@ std::optional<ChosenRecompute> take_earlier_choice(PlannedRun& run,
   constexpr double kMuchMore = 1.05;
   const std::int64_t all = run_memory(run, programs, room.on_device).total();
   if (!run.chosen_before || run.chosen_before->all_bytes != all ||
+      std::ranges::any_of(
+          run.chosen_before->rules,
+          [&](const RecomputeRule& rule) { return rule.end > run.plan.model.num_layers; }) ||
       static_cast<double>(room.limit) > kMuchMore * static_cast<double>(run.chosen_before->limit)) {
     return std::nullopt;
   }
@@ -571,15 +576,17 @@ std::optional<ChosenRecompute> fit_recompute(PlannedRun& run,
 }
 
 std::string to_string(const ChosenRecompute& chosen, const RecomputeRules& rules) {
-  return format(
-      "memory.recompute = \"auto\": {}, which repeats {:.1f} % of a step's work, {}; to keep all "
-      "needs {}",
-      to_string(rules),
-      100.0 * chosen.repeated,
-      chosen.search ? format("{:.1f} % with 1 GB more",
-                             100.0 * (chosen.repeated - chosen.search->saved_by_gigabyte))
-                    : "as an earlier start chose",
-      format_bytes(chosen.all_bytes));
+  std::string text =
+      format("memory.recompute = \"auto\": {}, which repeats {:.1f} % of a step's work",
+             to_string(rules),
+             100.0 * chosen.repeated);
+  if (!chosen.search) {
+    text += ", as an earlier start chose";
+  } else if (chosen.search->saved_by_gigabyte) {
+    text += format(", {:.1f} % with 1 GB more",
+                   100.0 * (chosen.repeated - *chosen.search->saved_by_gigabyte));
+  }
+  return text + format("; to keep all needs {}", format_bytes(chosen.all_bytes));
 }
 
 }  // namespace tessera

@@ -22,8 +22,9 @@ struct ChosenRecompute {
   std::int64_t bytes = 0;      // as it was chosen
 
   struct Search {
-    std::int64_t least_bytes = 0;    // where inputs of layers and sums of ranks alone are kept
-    double saved_by_gigabyte = 0.0;  // of `repeated`, if each rank had 1e9 bytes more
+    std::int64_t least_bytes = 0;  // where inputs of layers and sums of ranks alone are kept
+    // Of `repeated`, if each rank had 1e9 bytes more; none where even the least does not fit.
+    std::optional<double> saved_by_gigabyte = {};
   };
 
   std::optional<Search> search = {};  // none where an earlier choice is taken

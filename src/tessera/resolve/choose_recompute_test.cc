@@ -65,7 +65,10 @@ TEST(FitRecompute, LeavesARunThatFits) {
 TEST(FitRecompute, EndsAtTheLeast) {
   PlannedRun run = small_run({"--model.layers=3"});
   RunPrograms programs = compile_run(run.plan, run.target);
-  ASSERT_TRUE(fit_recompute(run, programs, {}, {.limit = 1000}));
+  const auto found = fit_recompute(run, programs, {}, {.limit = 1000});
+  ASSERT_TRUE(found && found->search);
+  EXPECT_FALSE(found->search->saved_by_gigabyte);
+  EXPECT_EQ(found->bytes, found->search->least_bytes);
   EXPECT_EQ(run.plan.passes.recompute, (RecomputeRules{{.first = 0, .end = 3}}));
 }
 
@@ -95,6 +98,7 @@ TEST(FitRecompute, TakesAnEarlierChoice) {
   fit(chosen.bytes, RecomputeChoice{limit, all, rules}, true);
   fit(chosen.bytes - 1, RecomputeChoice{limit, all, rules}, false);
   fit(limit, RecomputeChoice{limit, all + 1, rules}, false);
+  fit(limit, RecomputeChoice{limit, all, {{.first = 0, .end = 4}}}, false);
   fit(limit, RecomputeChoice{limit, all, {{.first = 0, .end = 3, .keep = {"no_such_op"}}}}, false);
 }
 

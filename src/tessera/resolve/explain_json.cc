@@ -115,7 +115,8 @@ OrderedJson recompute_json(const Explanation& facts) {
     chosen = {{"repeated", facts.recompute->repeated}, {"all_bytes", facts.recompute->all_bytes}};
     if (facts.recompute->search) {
       chosen["least_bytes"] = facts.recompute->search->least_bytes;
-      chosen["saved_by_gigabyte"] = facts.recompute->search->saved_by_gigabyte;
+      const std::optional<double> saved = facts.recompute->search->saved_by_gigabyte;
+      chosen["saved_by_gigabyte"] = saved ? OrderedJson(*saved) : OrderedJson();
     }
   }
   return {{"rules", rules}, {"auto", chosen}};

@@ -1,6 +1,8 @@
 #include "tessera/resolve/run_memory.h"
 
 #include <algorithm>
+#include <bit>
+#include <cstddef>
 #include <functional>
 #include <optional>
 #include <utility>
@@ -41,59 +43,100 @@ bool recomputes_all(const Plan& plan) {
   return plan.passes.recompute == recompute_all();
 }
 
-// From the cheapest; each keeps the run's results except for the order of sums.
-std::vector<Remedy> remedies(const PlannedRun& run) {
-  std::vector<Remedy> list;
-  if (run.saves_in_background && !run.target.is_device()) {
-    list.push_back({.text = "checkpoint.async = false", .run = run});
-    list.back().run.saves_in_background = false;
+std::string joined(const std::vector<std::string>& texts) {
+  std::string text;
+  for (std::size_t i = 0; i < texts.size(); ++i) {
+    text += (i == 0 ? "" : i + 1 < texts.size() ? ", " : " and ") + texts[i];
   }
-  PlannedRun changed = run;
-  const bool may_recompute = !run.chooses_recompute && !recomputes_all(run.plan);
-  if (may_recompute) {
-    changed.plan.passes.recompute = recompute_all();
-    list.push_back({.text = "memory.recompute = \"full\"", .run = changed});
+  return text;
+}
+
+using Change = void (*)(PlannedRun& run);
+
+// From the cheapest; each keeps the run's results except for the order of sums.
+std::vector<std::pair<std::string, Change>> changes(const PlannedRun& run) {
+  std::vector<std::pair<std::string, Change>> list;
+  if (run.saves_in_background && !run.target.is_device()) {
+    list.emplace_back("checkpoint.async = false",
+                      [](PlannedRun& changed) { changed.saves_in_background = false; });
+  }
+  if (!run.chooses_recompute && !recomputes_all(run.plan)) {
+    list.emplace_back("memory.recompute = \"full\"",
+                      [](PlannedRun& changed) { changed.plan.passes.recompute = recompute_all(); });
   }
   if (may_be_cut(run.plan)) {
-    PlannedRun smaller = run;
-    make_microbatches_smallest(smaller.plan);
-    list.push_back({.text = "train.microbatch = 1", .run = smaller});
-    if (may_recompute) {
-      make_microbatches_smallest(changed.plan);
-      list.push_back(
-          {.text = "memory.recompute = \"full\" and train.microbatch = 1", .run = changed});
-    }
+    list.emplace_back("train.microbatch = 1",
+                      [](PlannedRun& changed) { make_microbatches_smallest(changed.plan); });
   }
   return list;
+}
+
+// So many changes at once, in all ways.
+std::vector<Remedy> remedies(const PlannedRun& run, int number) {
+  const auto list = changes(run);
+  std::vector<Remedy> result;
+  for (unsigned set = 1; set < 1U << list.size(); ++set) {
+    if (std::popcount(set) != number) {
+      continue;
+    }
+    Remedy remedy{.text = {}, .run = run};
+    std::vector<std::string> texts;
+    for (std::size_t i = 0; i < list.size(); ++i) {
+      if ((set >> i & 1U) != 0) {
+        texts.push_back(list[i].first);
+        list[i].second(remedy.run);
+      }
+    }
+    remedy.text = joined(texts);
+    result.push_back(std::move(remedy));
+  }
+  return result;
+}
+
+// With all changes, and the least that is kept of layers, which "auto" comes to.
+PlannedRun least(const PlannedRun& run) {
+  PlannedRun changed = run;
+  for (const auto& [text, change] : changes(run)) {
+    change(changed);
+  }
+  changed.plan.passes.recompute = recompute_all();
+  return changed;
+}
+
+// " with a, b and c" of all changes.
+std::string with_changes(const PlannedRun& run) {
+  std::vector<std::string> texts;
+  for (const auto& [text, change] : changes(run)) {
+    texts.push_back(text);
+  }
+  return texts.empty() ? "" : " with " + joined(texts);
 }
 
 using NeededBytes = std::function<std::int64_t(const PlannedRun&)>;
 
 // As many ranks that share each sequence as it takes for the run to fit, in place of data ranks,
-// with the least that is kept of layers; none where no number is enough.
+// with all other changes; none where no number is enough.
 std::optional<Remedy> shared_sequences(const RunConfig& config,
                                        const PlannedRun& run,
                                        const NeededBytes& needed_bytes,
                                        std::int64_t limit) {
   RunConfig changed = config;
-  std::string others;
-  if (!run.chooses_recompute) {
-    changed.memory.recompute = Recompute::kFull;
-    others = recomputes_all(run.plan) ? "" : " and memory.recompute = \"full\"";
+  if (may_be_cut(run.plan)) {
+    changed.train.microbatch = 1;
   }
   const std::int64_t data = run.plan.layout.num_data();
   for (std::int64_t context = 2; config.parallel.context == 1 && data % context == 0;
        context *= 2) {
     changed.parallel.context = context;
-    std::string text = format("parallel.context = {}", context);
     changed.parallel.data = data / context;
+    std::string text = format("parallel.context = {}", context);
     if (config.origins.places.contains("parallel.data")) {
       text += format(" and parallel.data = {}", data / context);
     }
     try {
       validate_run(changed);
-      Remedy remedy = {.text = text + others, .run = plan_run(changed, run.plan.model, run.target)};
-      remedy.run.plan.passes.recompute = recompute_all();
+      Remedy remedy = {.text = text + with_changes(run),
+                       .run = least(plan_run(changed, run.plan.model, run.target))};
       if (needed_bytes(remedy.run) <= limit) {
         return remedy;
       }
@@ -109,26 +152,14 @@ Remedy shorter_sequences(const PlannedRun& run,
                          const NeededBytes& needed_bytes,
                          std::int64_t limit) {
   constexpr std::int64_t kShortest = 16;
-  Remedy remedy{.text = {}, .run = run};
+  Remedy remedy{.text = {}, .run = least(run)};
   Plan& plan = remedy.run.plan;
-  plan.passes.recompute = recompute_all();
-  std::vector<std::string> others;
-  if (!run.chooses_recompute) {
-    others.emplace_back("memory.recompute = \"full\"");
-  }
-  if (may_be_cut(plan)) {
-    make_microbatches_smallest(plan);
-    others.emplace_back("train.microbatch = 1");
-  }
   const std::int64_t unit = sequence_unit(plan.layout);
   const std::int64_t shortest = std::max(unit, kShortest / unit * unit);
   do {
     plan.sequence_length = std::max(plan.sequence_length / 2 / unit * unit, shortest);
   } while (plan.sequence_length > shortest && needed_bytes(remedy.run) > limit);
-  remedy.text = format("data.sequence_length = {}", plan.sequence_length);
-  for (std::size_t i = 0; i < others.size(); ++i) {
-    remedy.text += (i == 0 ? " with " : " and ") + others[i];
-  }
+  remedy.text = format("data.sequence_length = {}{}", plan.sequence_length, with_changes(run));
   return remedy;
 }
 
@@ -319,7 +350,10 @@ void require_fits(const RunPrograms& programs,
                      format_bytes(bytes),
                      bytes <= limit ? ", which fits" : "");
   };
-  std::ranges::for_each(remedies(run), advise);
+  constexpr int kMostChanges = 3;
+  for (int number = 1; number <= kMostChanges && !some_fit; ++number) {
+    std::ranges::for_each(remedies(run, number), advise);
+  }
   if (!some_fit) {
     if (const auto remedy = shared_sequences(config, run, needed_bytes, limit)) {
       advise(*remedy);
@@ -329,7 +363,9 @@ void require_fits(const RunPrograms& programs,
     advise(shorter_sequences(run, needed_bytes, limit));
   }
   if (!some_fit) {
-    advice += "  nothing of this fits: choose a smaller model\n";
+    advice +=
+        "  nothing of this fits: choose a smaller model, optimizer.moments = \"bf16\", or more "
+        "ranks that share its state (state.preset, parallel.tensor, parallel.pipeline)\n";
   }
   fail(ErrorCode::kOutOfMemory,
        "the run needs {} and may use {}{}\n{}{}",

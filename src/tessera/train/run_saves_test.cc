@@ -342,6 +342,24 @@ TEST_F(RunSavesTest, TimeSavesTheSameStepOnAllRanks) {
   EXPECT_THAT(checkpoints("never"), ElementsAre("step-00000006")) << "15 minutes are not over";
 }
 
+// Where no save by steps has a copy in the plan, steps wait for those by time.
+TEST_F(RunSavesTest, SavesByTimeTakeNoCopyThatIsNotPlanned) {
+  RunConfig timed = config("timed");
+  timed.checkpoint.every = 0;
+  timed.checkpoint.every_minutes = 1e-9;
+  timed.checkpoint.keep = 0;
+  const Faults faults({{.call = FaultCall::kSync,
+                        .path = "model-",
+                        .times = Fault::kAlways,
+                        .delay_seconds = 0.2}});
+  const TrainHooks hooks = {.before_step = [&](std::int64_t /*rank*/, std::int64_t step) {
+    // A save is owed after one step and done before the next.
+    EXPECT_TRUE(step < 3 || fs::exists(checkpoint("timed", step - 1))) << step;
+  }};
+  train(timed, tiny_llama(), hooks);
+  EXPECT_GE(faults.hits(), 5);
+}
+
 TEST_F(RunSavesTest, ADirectoryThatMovesEndsTheRun) {
   train(config("whole", 2), tiny_llama());
   for (const std::int64_t at : {4, 6}) {

@@ -90,7 +90,7 @@ std::string fit_and_check(const RunConfig& config,
   const RankRoom rank = {.limit = is_shared ? room_beside_others(limit) : limit,
                          .on_device = run.target.is_device()};
   const auto chosen = fit_recompute(run, programs, device, rank, config.passes.dump);
-  if (chosen) {
+  if (chosen && chosen->bytes <= limit) {
     log_info(to_string(*chosen, run.plan.passes.recompute));
   }
   require_fits(programs, run, config, limit);

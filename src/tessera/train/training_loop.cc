@@ -217,7 +217,11 @@ void TrainingLoop::save_owed() {
   }
   owed_.drop();
   if (!parts_.state.saves().has(step())) {
-    parts_.state.save(config_.checkpoint.async ? RunSaves::How::kBackground : RunSaves::How::kNow);
+    // Beside the training where the plan has the copy that it takes.
+    const PlannedRun& run = parts_.setup.run;
+    const bool has_copy = run.saves_in_background || run.target.is_device();
+    parts_.state.save(config_.checkpoint.async && has_copy ? RunSaves::How::kBackground
+                                                           : RunSaves::How::kNow);
     owed_.note_start();
   }
 }

@@ -104,6 +104,9 @@ class KeptByRule {
       return false;  // its layer is not recomputed
     }
     const bool as_a_rule = keeps_by_kind(node, rule->kept);
+    if (is_named_alone(id, rule->keep)) {
+      return true;
+    }
     return !is_named(id, rule->again) && (as_a_rule || is_named(id, rule->keep));
   }
 
@@ -146,6 +149,11 @@ class KeptByRule {
       return true;
     }
     return read_[value.at()] || dropped_[value.at()];
+  }
+
+  // By its own name, which says more than one for all of a layer.
+  bool is_named_alone(NodeId id, const std::vector<std::string>& ops) const {
+    return std::ranges::find(ops, names_[id.at()]) != ops.end();
   }
 
   bool is_named(NodeId id, const std::vector<std::string>& ops) const {
@@ -197,6 +205,12 @@ void require_ops(const Graph& graph, const RecomputeRule& rule) {
   if (!known.empty()) {
     require_known("memory.keep", rule.keep, known);
     require_known("memory.recompute_ops", rule.again, known);
+    for (const std::string& op : rule.keep) {
+      TESSERA_REQUIRE(std::ranges::find(rule.again, op) == rule.again.end(),
+                      ErrorCode::kInvalidConfig,
+                      "memory.keep and memory.recompute_ops both name \"{}\": expected one of them",
+                      op);
+    }
   }
 }
 
