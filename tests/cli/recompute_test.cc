@@ -135,13 +135,24 @@ TEST_F(RecomputeTest, AdvisesToShareSequences) {
   EXPECT_EQ(train("shared", sharing).code, 0);
 }
 
+// An op that is named alone, of those that are named by their kind.
+TEST_F(RecomputeTest, KeepsWhatIsNamedAlone) {
+  const std::vector<std::string> again = {"--model.layers=3", "--memory.recompute_ops=matmul"};
+  std::vector<std::string> but_one = again;
+  but_one.emplace_back("--memory.keep=matmul.0");
+  EXPECT_GT(needed(but_one, "selective"), needed(again, "selective"));
+  but_one.back() = "--memory.keep=matmul";
+  but_one.emplace_back("--memory.recompute=selective");
+  EXPECT_THAT(refused(but_one),
+              HasSubstr("memory.keep and memory.recompute_ops both name \"matmul\": expected one"));
+}
+
 TEST_F(RecomputeTest, AdvisesChangesTogether) {
   std::vector<std::string> keys = {"--checkpoint.every=2", "--train.microbatch=2"};
   std::vector<std::string> changed = keys;
   changed.insert(changed.end(), {"--checkpoint.async=false", "--train.microbatch=1"});
   const std::int64_t bytes = needed(changed, "none");
-  keys.insert(keys.end(),
-              {"--memory.recompute=none", format("--memory.limit_bytes={}", bytes)});
+  keys.insert(keys.end(), {"--memory.recompute=none", format("--memory.limit_bytes={}", bytes)});
   const Outcome outcome = train("refused", keys);
   EXPECT_EQ(outcome.code, 4);
   EXPECT_THAT(outcome.err,
