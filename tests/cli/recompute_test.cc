@@ -147,6 +147,16 @@ TEST_F(RecomputeTest, KeepsWhatIsNamedAlone) {
               HasSubstr("memory.keep and memory.recompute_ops both name \"matmul\": expected one"));
 }
 
+// "full" would be refused beside these keys, or be of these layers alone.
+TEST_F(RecomputeTest, AdvisesNoKindThatOtherKeysRuleOut) {
+  for (const char* const key : {"--memory.keep=rms_norm.0", "--memory.recompute_layers=1"}) {
+    const Outcome outcome =
+        train("refused", {"--memory.recompute=selective", key, "--memory.limit_bytes=100000"});
+    EXPECT_EQ(outcome.code, 4);
+    EXPECT_THAT(outcome.err, Not(HasSubstr("memory.recompute = \"full\"")));
+  }
+}
+
 TEST_F(RecomputeTest, AdvisesChangesTogether) {
   std::vector<std::string> keys = {"--checkpoint.every=2", "--train.microbatch=2"};
   std::vector<std::string> changed = keys;

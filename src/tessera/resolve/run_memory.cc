@@ -51,16 +51,25 @@ std::string joined(const std::vector<std::string>& texts) {
   return text;
 }
 
+// Whether memory.recompute = "full" is another plan: not where other keys say what of it is kept,
+// with which it is none, or that of some layers.
+bool may_recompute_all(const PlannedRun& run, const RunConfig& config) {
+  const MemorySection& memory = config.memory;
+  return !run.chooses_recompute && !recomputes_all(run.plan) && memory.keep.empty() &&
+         memory.recompute_ops.empty() && memory.recompute_layers.is_all();
+}
+
 using Change = void (*)(PlannedRun& run);
 
 // From the cheapest; each keeps the run's results except for the order of sums.
-std::vector<std::pair<std::string, Change>> changes(const PlannedRun& run) {
+std::vector<std::pair<std::string, Change>> changes(const PlannedRun& run,
+                                                    const RunConfig& config) {
   std::vector<std::pair<std::string, Change>> list;
   if (run.saves_in_background && !run.target.is_device()) {
     list.emplace_back("checkpoint.async = false",
                       [](PlannedRun& changed) { changed.saves_in_background = false; });
   }
-  if (!run.chooses_recompute && !recomputes_all(run.plan)) {
+  if (may_recompute_all(run, config)) {
     list.emplace_back("memory.recompute = \"full\"",
                       [](PlannedRun& changed) { changed.plan.passes.recompute = recompute_all(); });
   }
@@ -72,8 +81,8 @@ std::vector<std::pair<std::string, Change>> changes(const PlannedRun& run) {
 }
 
 // So many changes at once, in all ways.
-std::vector<Remedy> remedies(const PlannedRun& run, int number) {
-  const auto list = changes(run);
+std::vector<Remedy> remedies(const PlannedRun& run, const RunConfig& config, int number) {
+  const auto list = changes(run, config);
   std::vector<Remedy> result;
   for (unsigned set = 1; set < 1U << list.size(); ++set) {
     if (std::popcount(set) != number) {
@@ -93,20 +102,22 @@ std::vector<Remedy> remedies(const PlannedRun& run, int number) {
   return result;
 }
 
-// With all changes, and the least that is kept of layers, which "auto" comes to.
-PlannedRun least(const PlannedRun& run) {
+// With all changes; of layers the least is kept, to which "auto" comes.
+PlannedRun least(const PlannedRun& run, const RunConfig& config) {
   PlannedRun changed = run;
-  for (const auto& [text, change] : changes(run)) {
+  for (const auto& [text, change] : changes(run, config)) {
     change(changed);
   }
-  changed.plan.passes.recompute = recompute_all();
+  if (run.chooses_recompute) {
+    changed.plan.passes.recompute = recompute_all();
+  }
   return changed;
 }
 
 // " with a, b and c" of all changes.
-std::string with_changes(const PlannedRun& run) {
+std::string with_changes(const PlannedRun& run, const RunConfig& config) {
   std::vector<std::string> texts;
-  for (const auto& [text, change] : changes(run)) {
+  for (const auto& [text, change] : changes(run, config)) {
     texts.push_back(text);
   }
   return texts.empty() ? "" : " with " + joined(texts);
@@ -124,6 +135,9 @@ std::optional<Remedy> shared_sequences(const RunConfig& config,
   if (may_be_cut(run.plan)) {
     changed.train.microbatch = 1;
   }
+  if (may_recompute_all(run, config)) {
+    changed.memory.recompute = Recompute::kFull;
+  }
   const std::int64_t data = run.plan.layout.num_data();
   for (std::int64_t context = 2; config.parallel.context == 1 && data % context == 0;
        context *= 2) {
@@ -135,8 +149,8 @@ std::optional<Remedy> shared_sequences(const RunConfig& config,
     }
     try {
       validate_run(changed);
-      Remedy remedy = {.text = text + with_changes(run),
-                       .run = least(plan_run(changed, run.plan.model, run.target))};
+      Remedy remedy = {.text = text + with_changes(run, config),
+                       .run = least(plan_run(changed, run.plan.model, run.target), changed)};
       if (needed_bytes(remedy.run) <= limit) {
         return remedy;
       }
@@ -149,17 +163,19 @@ std::optional<Remedy> shared_sequences(const RunConfig& config,
 
 // The plan that needs least, at ever shorter sequences: the longest that fits, or the shortest.
 Remedy shorter_sequences(const PlannedRun& run,
+                         const RunConfig& config,
                          const NeededBytes& needed_bytes,
                          std::int64_t limit) {
   constexpr std::int64_t kShortest = 16;
-  Remedy remedy{.text = {}, .run = least(run)};
+  Remedy remedy{.text = {}, .run = least(run, config)};
   Plan& plan = remedy.run.plan;
   const std::int64_t unit = sequence_unit(plan.layout);
   const std::int64_t shortest = std::max(unit, kShortest / unit * unit);
   do {
     plan.sequence_length = std::max(plan.sequence_length / 2 / unit * unit, shortest);
   } while (plan.sequence_length > shortest && needed_bytes(remedy.run) > limit);
-  remedy.text = format("data.sequence_length = {}{}", plan.sequence_length, with_changes(run));
+  remedy.text =
+      format("data.sequence_length = {}{}", plan.sequence_length, with_changes(run, config));
   return remedy;
 }
 
@@ -352,7 +368,7 @@ void require_fits(const RunPrograms& programs,
   };
   constexpr int kMostChanges = 3;
   for (int number = 1; number <= kMostChanges && !some_fit; ++number) {
-    std::ranges::for_each(remedies(run, number), advise);
+    std::ranges::for_each(remedies(run, config, number), advise);
   }
   if (!some_fit) {
     if (const auto remedy = shared_sequences(config, run, needed_bytes, limit)) {
@@ -360,7 +376,7 @@ void require_fits(const RunPrograms& programs,
     }
   }
   if (!some_fit) {
-    advise(shorter_sequences(run, needed_bytes, limit));
+    advise(shorter_sequences(run, config, needed_bytes, limit));
   }
   if (!some_fit) {
     advice +=

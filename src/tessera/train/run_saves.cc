@@ -79,7 +79,7 @@ void RunSaves::start(const CheckpointMeta& meta,
   save_.start({.path = checkpoint_directory(directory(), meta.step), .step = meta.step, .how = how},
               meta,
               tensors);
-  if (how == How::kNow) {
+  if (how != How::kBackground) {
     end();
   }
 }

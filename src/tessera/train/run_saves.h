@@ -62,8 +62,8 @@ class RunSaves {
   // Starts to save `tensors` as the state of `meta`, of which no save is under way.
   void start(const CheckpointMeta& meta, std::span<const CheckpointTensor> tensors, How how);
 
-  // Waits for the save under way, if any, and makes a checkpoint of it. One that was made in the
-  // background and failed is warned of. Every earlier one stays.
+  // Waits for the save under way, if any, and makes a checkpoint of it. One that failed is
+  // warned of, unless it was to be made now. Every earlier one stays.
   void end();
 
   // Removes all but the checkpoints that the run keeps, once after a new one and once after a

@@ -360,6 +360,26 @@ TEST_F(RunSavesTest, SavesByTimeTakeNoCopyThatIsNotPlanned) {
   EXPECT_GE(faults.hits(), 5);
 }
 
+// As in the background, a later save takes its place.
+TEST_F(RunSavesTest, AFailedSaveByTimeIsAWarning) {
+  for (const std::int64_t ranks : {1, 2}) {
+    const std::string run = format("failed{}", ranks);
+    train(config("whole", ranks), tiny_llama());
+    RunConfig timed = config(run, ranks);
+    timed.checkpoint.every = 0;
+    timed.checkpoint.every_minutes = 1e-9;
+    timed.checkpoint.keep = 0;
+    const Faults faults({{.call = FaultCall::kSync, .path = "model-", .times = 2, .error = EIO}});
+    testing::internal::CaptureStderr();
+    EXPECT_EQ(train(timed, tiny_llama()).step, 6);
+    EXPECT_THAT(testing::internal::GetCapturedStderr(),
+                HasSubstr("warning: there is no checkpoint of step "));
+    EXPECT_EQ(faults.hits(), 2);
+    expect_same_state(checkpoint(run, 6), checkpoint("whole", 6));
+    fs::remove_all(runs_.run("whole"));
+  }
+}
+
 TEST_F(RunSavesTest, ADirectoryThatMovesEndsTheRun) {
   train(config("whole", 2), tiny_llama());
   for (const std::int64_t at : {4, 6}) {

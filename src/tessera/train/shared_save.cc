@@ -32,7 +32,7 @@ void SharedSave::start(UnderWay save,
                        const CheckpointMeta& meta,
                        std::span<const CheckpointTensor> tensors) {
   under_way_ = std::move(save);
-  if (under_way_.how == How::kNow) {
+  if (under_way_.how != How::kBackground) {
     saver_.start_in_place(under_way_.path, meta, tensors);
   } else {
     saver_.start(under_way_.path, meta, tensors);

@@ -16,8 +16,9 @@ namespace tessera {
 // says otherwise. Errors: what the ranks' talk throws.
 class SharedSave {
  public:
-  // Whether training goes on while the ranks write.
-  enum class How { kBackground, kNow };
+  // Whether training goes on while the ranks write a copy, or waits for them; and whether it ends
+  // where they fail.
+  enum class How { kBackground, kWaiting, kNow };
 
   struct UnderWay {
     std::filesystem::path path;

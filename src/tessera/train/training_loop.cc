@@ -220,8 +220,9 @@ void TrainingLoop::save_owed() {
     // Beside the training where the plan has the copy that it takes.
     const PlannedRun& run = parts_.setup.run;
     const bool has_copy = run.saves_in_background || run.target.is_device();
-    parts_.state.save(config_.checkpoint.async && has_copy ? RunSaves::How::kBackground
-                                                           : RunSaves::How::kNow);
+    parts_.state.save(!config_.checkpoint.async ? RunSaves::How::kNow
+                      : has_copy                ? RunSaves::How::kBackground
+                                                : RunSaves::How::kWaiting);
     owed_.note_start();
   }
 }
