@@ -69,7 +69,10 @@ std::string earlier_choice(const RunConfig& config) {
     const RunConfig before = parse_run_config(read_file(file), file.string());
     return before.memory.chosen.empty() ? ""
                                         : to_string(parse_recompute_choice(before.memory.chosen));
-  } catch (const Error&) {
+  } catch (const Error& unreadable) {
+    if (!is_info_silenced()) {
+      log_warning(format("{}: what an earlier start chose is not taken", unreadable.what()));
+    }
     return {};  // damaged, or of another version: this start chooses, and writes it anew
   }
 }
