@@ -500,8 +500,11 @@ std::optional<ChosenRecompute> take_earlier_choice(PlannedRun& run,
                                                    const RankRoom& room,
                                                    const std::filesystem::path& dump) {
   constexpr double kMuchMore = 1.05;
+  if (!run.chosen_before) {
+    return std::nullopt;
+  }
   const std::int64_t all = run_memory(run, programs, room.on_device).total();
-  if (!run.chosen_before || run.chosen_before->all_bytes != all ||
+  if (run.chosen_before->all_bytes != all ||
       std::ranges::any_of(
           run.chosen_before->rules,
           [&](const RecomputeRule& rule) { return rule.end > run.plan.model.num_layers; }) ||

@@ -137,8 +137,8 @@ TEST(RecomputeChoice, IsReadAsItIsWritten) {
   }
 }
 
-// Where the validation beside the steps takes more than these, it decides what fits.
-TEST(FitRecompute, LeavesRoomForValidation) {
+// Trials leave the validation beside the steps out; what they said is what is compiled with it.
+TEST(FitRecompute, CountsWhatStandsBesideTheSteps) {
   for (const std::vector<std::string>& more :
        {std::vector<std::string>{"--model.vocab=4096"},
         {"--parallel.ranks=2", "--parallel.pipeline=2", "--train.global_batch=4"}}) {
