@@ -43,26 +43,46 @@ std::string text(std::int64_t context, ContextBalance balance, std::int64_t docu
       "{} context ranks, {}, documents of {}", context, to_string(balance), document_length);
 }
 
-class ContextDegrees : public testing::TestWithParam<std::int64_t> {};
+// How many ranks, and how they reach the keys of others.
+struct Degree {
+  std::int64_t context;
+  ContextKind kind;
+};
 
-INSTANTIATE_TEST_SUITE_P(Ranks, ContextDegrees, testing::Values(2, 3, 4));
+std::string name_of(const testing::TestParamInfo<Degree>& info) {
+  return format("{}{}", to_string(info.param.kind), info.param.context);
+}
+
+class ContextDegrees : public testing::TestWithParam<Degree> {};
+
+INSTANTIATE_TEST_SUITE_P(Ranks,
+                         ContextDegrees,
+                         testing::Values(Degree{2, ContextKind::kGather},
+                                         Degree{3, ContextKind::kGather},
+                                         Degree{4, ContextKind::kGather},
+                                         Degree{2, ContextKind::kRing},
+                                         Degree{3, ContextKind::kRing},
+                                         Degree{4, ContextKind::kRing}),
+                         name_of);
 
 // Documents of one token, of a prime number, that end at cuts and next to them, and of a sequence.
 TEST_P(ContextDegrees, AreCloseToOneRankWithAnyDocuments) {
   for (const std::int64_t document_length : {0, 1, 7, 12, 13, 24}) {
-    RankRun run = context_run({.context = GetParam()});
+    RankRun run = context_run({.context = GetParam().context});
+    run.context.kind = GetParam().kind;
     run.document_length = document_length;
     run.steps = 2;
     const RankResult expected = run_ranks(alone(run));
     for (const ContextBalance balance : {ContextBalance::kZigzag, ContextBalance::kNone}) {
       run.context.balance = balance;
-      expect_close(run_ranks(run), expected, text(GetParam(), balance, document_length));
+      expect_close(run_ranks(run), expected, text(GetParam().context, balance, document_length));
     }
   }
 }
 
 TEST_P(ContextDegrees, ChangeNoBitsUnderAnyPlacement) {
-  RankRun run = context_run({.context = GetParam()});
+  RankRun run = context_run({.context = GetParam().context});
+  run.context.kind = GetParam().kind;
   run.document_length = 13;
   const RankResult expected = run_ranks(run);
   for (const Placement& placement : placements(run.mesh)) {
@@ -73,7 +93,20 @@ TEST_P(ContextDegrees, ChangeNoBitsUnderAnyPlacement) {
   }
 }
 
-class ContextFamilies : public testing::TestWithParam<const char*> {};
+class ContextFamilies : public testing::TestWithParam<const char*> {
+ protected:
+  static void expect_close_to_one_rank(ContextKind kind) {
+    RankRun run = context_run({.data = 2, .context = 2});
+    run.context.kind = kind;
+    run.other = odd_model(GetParam());
+    run.document_length = 17;
+    const RankResult expected = run_ranks(run);
+    expect_close(expected, run_ranks(alone(run)), GetParam());
+    run.recompute = true;
+    run.overlap = true;
+    expect_equal(run_ranks(run), expected, GetParam());
+  }
+};
 
 INSTANTIATE_TEST_SUITE_P(
     All,
@@ -82,21 +115,21 @@ INSTANTIATE_TEST_SUITE_P(
         "llama3", "gpt2", "neox", "qwen3", "mistral", "phi3", "olmo2", "gemma2", "gemma3"));
 
 TEST_P(ContextFamilies, AreCloseToOneRank) {
-  RankRun run = context_run({.data = 2, .context = 2});
-  run.other = odd_model(GetParam());
-  run.document_length = 17;
-  const RankResult expected = run_ranks(run);
-  expect_close(expected, run_ranks(alone(run)), GetParam());
-  run.recompute = true;
-  run.overlap = true;
-  expect_equal(run_ranks(run), expected, GetParam());
+  expect_close_to_one_rank(ContextKind::kGather);
 }
 
+TEST_P(ContextFamilies, InRingsAreCloseToOneRank) {
+  expect_close_to_one_rank(ContextKind::kRing);
+}
+
+constexpr ContextKind kBothKinds[] = {ContextKind::kGather, ContextKind::kRing};
+
 // Windows narrower than a rank's part, and wider.
-TEST(Context, WindowsAndSoftcapsReachOverCuts) {
+void expect_windows_reach_over_cuts(ContextKind kind) {
   for (const std::int64_t window : {1, 5, 20}) {
     const ModelFamily& family = model_family("gemma2");
     RankRun run = context_run({.context = 4});
+    run.context.kind = kind;
     run.other = family.describe(family.resolve({.name = "gemma2",
                                                 .dim = 48,
                                                 .layers = 3,
@@ -111,9 +144,16 @@ TEST(Context, WindowsAndSoftcapsReachOverCuts) {
   }
 }
 
-TEST(Context, ComposesWithTensorAndSequenceParallelism) {
+TEST(Context, WindowsAndSoftcapsReachOverCuts) {
+  for (const ContextKind kind : kBothKinds) {
+    expect_windows_reach_over_cuts(kind);
+  }
+}
+
+void expect_composes_with_tensor(ContextKind kind) {
   for (const bool sequence_parallel : {false, true}) {
     RankRun run = context_run({.tensor = 2, .context = 2});
+    run.context.kind = kind;
     run.other = odd_model("llama3", attention_and_feed_forward());
     run.sequence_parallel = sequence_parallel;
     run.document_length = 11;
@@ -123,6 +163,12 @@ TEST(Context, ComposesWithTensorAndSequenceParallelism) {
     run.recompute = true;
     run.tensor_beside = true;
     expect_equal(run_ranks(run), expected, format("sequence {}", sequence_parallel));
+  }
+}
+
+TEST(Context, ComposesWithTensorAndSequenceParallelism) {
+  for (const ContextKind kind : kBothKinds) {
+    expect_composes_with_tensor(kind);
   }
 }
 
@@ -183,8 +229,9 @@ TEST(Ulysses, SendsWhatTheFormulaSays) {
 }
 
 // On either side of a pipeline's boundary are the same tokens of a sequence.
-TEST(Context, PipelinesChangeNoBits) {
+void expect_pipelines_change_no_bits(ContextKind kind) {
   RankRun run = context_run({.context = 2});
+  run.context.kind = kind;
   run.other = odd_model("neox");
   run.microbatches = 4;
   run.document_length = 10;
@@ -198,9 +245,16 @@ TEST(Context, PipelinesChangeNoBits) {
   }
 }
 
-TEST(Context, HalfAndFloat8AreBitwiseUnderPlacements) {
+TEST(Context, PipelinesChangeNoBits) {
+  for (const ContextKind kind : kBothKinds) {
+    expect_pipelines_change_no_bits(kind);
+  }
+}
+
+void expect_half_and_float8(ContextKind kind) {
   for (const bool is_float8 : {false, true}) {
     RankRun run = context_run({.data = 2, .context = 2});
+    run.context.kind = kind;
     run.other = odd_model("llama3", {"wq", "wv"});
     run.dtype = DType::kBF16;
     if (is_float8) {
@@ -214,6 +268,12 @@ TEST(Context, HalfAndFloat8AreBitwiseUnderPlacements) {
     run.placement = preset("fsdp", run.mesh).placement;
     run.overlap = true;
     expect_equal(run_ranks(run), expected, is_float8 ? "float8" : "bf16");
+  }
+}
+
+TEST(Context, HalfAndFloat8AreBitwiseUnderPlacements) {
+  for (const ContextKind kind : kBothKinds) {
+    expect_half_and_float8(kind);
   }
 }
 
@@ -240,6 +300,70 @@ TEST(Context, SendsWhatTheFormulaSays) {
   }
 }
 
+Mesh context_mesh(std::int64_t ranks) {
+  return make_mesh(load_cluster(virtual_cluster(ranks)), {.context = ranks});
+}
+
+// What a rank sends along each axis, of activations.
+std::map<std::string, std::int64_t> activations_sent(const RankResult& result) {
+  std::map<std::string, std::int64_t> sent;
+  for (const auto& [level, by_class] : result.sent) {
+    sent[level] = by_class.at(static_cast<std::size_t>(TrafficClass::kTensor));
+  }
+  return sent;
+}
+
+// Levels of 2 x 2 and 2 x 3 ranks, and of 2 x 2 x 2: rings within rings.
+TEST(Ring, TurnsWithinLevels) {
+  for (const std::int64_t ranks : {4, 6, 8}) {
+    RankRun run = context_run({});
+    run.mesh = context_mesh(ranks);
+    run.context.kind = ContextKind::kRing;
+    run.document_length = 29;
+    const RankResult expected = run_ranks(run);
+    expect_close(expected, run_ranks(alone(run)), format("{} ranks", ranks));
+    run.placement = preset("fsdp", run.mesh).placement;
+    run.overlap = true;
+    run.recompute = true;
+    expect_equal(run_ranks(run), expected, format("{} ranks", ranks));
+  }
+}
+
+// Of C ranks in rings of C1 within one of C2, per layer and microbatch, with V bytes of keys and
+// values: (C1 - 1) C2 parts of V / C turn inside, C2 - 1 go to the next ring, in forward and in
+// backward; their gradients follow, and once more home.
+TEST(Ring, SendsWhatTheFormulaSays) {
+  for (const std::int64_t outer : {1, 2, 3}) {
+    RankRun run = context_run({.context = 2});
+    if (outer > 1) {
+      run.mesh = context_mesh(2 * outer);
+    }
+    run.context.kind = ContextKind::kRing;
+    run.microbatches = 2;
+    run.steps = 1;
+    const LlamaConfig& model = run.model;
+    const std::int64_t part = 2 * (run.global_batch / run.microbatches) * run.sequence_length /
+                              (2 * outer) * model.kv_heads * (model.dim / model.heads) * 4;
+    const std::int64_t all = part * model.layers * run.microbatches;
+    std::map<std::string, std::int64_t> expected;
+    expected[outer > 1 ? "pair" : "local"] = all * outer * (2 * (2 - 1) + 2);
+    if (outer > 1) {
+      expected["node"] = all * (2 * (outer - 1) + outer);
+    }
+    EXPECT_EQ(activations_sent(run_ranks(run)), expected);
+  }
+}
+
+// Every rank's queries see the keys of one document alone: most steps see nothing.
+TEST(Ring, StepsThatSeeNothingChangeNothing) {
+  RankRun run = context_run({.context = 4});
+  run.context = {.kind = ContextKind::kRing, .balance = ContextBalance::kNone};
+  run.document_length = 12;
+  RankRun gather = run;
+  gather.context.kind = ContextKind::kGather;
+  expect_close(run_ranks(run), run_ranks(gather), "documents of a part");
+}
+
 // Pairs of a query and a key that a rank's attention counts, of all of the step's calls.
 double pairs(const RankRun& run) {
   const Program program = rank_program(run, nullptr);
@@ -256,11 +380,14 @@ double pairs(const RankRun& run) {
 
 // A rank with a zigzag part has its share of the pairs exactly, the last rank of runs more.
 TEST(Context, CountsThePairsThatARankSees) {
-  RankRun run = context_run({.context = 4});
-  const double all = pairs(alone(run));
-  EXPECT_DOUBLE_EQ(pairs(run), all / 4);
-  run.context.balance = ContextBalance::kNone;
-  EXPECT_DOUBLE_EQ(pairs(run), all / 4 * 7 / 4);
+  for (const ContextKind kind : kBothKinds) {
+    RankRun run = context_run({.context = 4});
+    run.context.kind = kind;
+    const double all = pairs(alone(run));
+    EXPECT_DOUBLE_EQ(pairs(run), all / 4);
+    run.context.balance = ContextBalance::kNone;
+    EXPECT_DOUBLE_EQ(pairs(run), all / 4 * 7 / 4);
+  }
 }
 
 }  // namespace

@@ -190,6 +190,31 @@ TEST_P(TensorCollectives, LocalSliceIsTheRanksPart) {
   }
 }
 
+// Shifts along each axis in turn bring what a slice so many places back has.
+TEST_P(TensorCollectives, RingShiftsBringPartsOfThoseBefore) {
+  const HostTensor whole = numbers(whole_, 0);
+  const OpRef cut = make_op(LocalSliceAttrs{.axes = axes(), .dim = GetParam().dim});
+  auto parts = run(mesh_, cut, [&](std::int64_t) { return HostTensor(whole); });
+  AxisSizes back;
+  for (const AxisSize& axis : axes()) {
+    if (axis.size == 1) {
+      continue;
+    }
+    parts = run(mesh_, make_op(RingShiftAttrs{.axes = {axis}}), [&](std::int64_t rank) {
+      return HostTensor(parts[static_cast<std::size_t>(rank)]);
+    });
+    back.push_back({.name = axis.name, .size = 1});
+    const auto expected =
+        run(mesh_,
+            make_op(LocalSliceAttrs{.axes = axes(), .dim = GetParam().dim, .back = back}),
+            [&](std::int64_t) { return HostTensor(whole); });
+    for (std::size_t rank = 0; rank < parts.size(); ++rank) {
+      EXPECT_TRUE(std::ranges::equal(parts[rank].bytes(), expected[rank].bytes()))
+          << "rank " << rank << ", " << to_string(back);
+    }
+  }
+}
+
 TEST_P(TensorCollectives, AllToAllMovesTheCutToAnotherDim) {
   const HostTensor whole = numbers(whole_, 0);
   const std::int64_t from = GetParam().dim;
@@ -275,6 +300,16 @@ TEST(Collectives, SayWhatTheyMove) {
                            .fold = std::nullopt,
                            .bytes = 192,
                            .sent = dealt}));
+  Traffic shifted;
+  shifted["b"].at(static_cast<std::size_t>(TrafficClass::kTensor)) = 160;
+  EXPECT_EQ(
+      only_use(make_op(RingShiftAttrs{.axes = {kTwoLevels[1]}}), {"f32[batch=2, seq=10, embed=2]"}),
+      (CollectiveUse{.axes = {kTwoLevels[1]},
+                     .kind = CollectiveKind::kRingShift,
+                     .dtype = DType::kF32,
+                     .fold = std::nullopt,
+                     .bytes = 160,
+                     .sent = shifted}));
   EXPECT_TRUE(collectives(*make_op(AddAttrs{}), {}).empty());
 }
 

@@ -20,6 +20,8 @@ std::string_view name(Operation operation) {
       return "all_reduce";
     case Operation::kAllToAll:
       return "all_to_all";
+    case Operation::kRingShift:
+      return "ring_shift";
     case Operation::kSend:
       return "send";
     case Operation::kReceive:

@@ -19,6 +19,7 @@ enum class Operation : std::uint8_t {
   kReduceScatter,
   kAllReduce,
   kAllToAll,
+  kRingShift,
   kSend,  // of a channel that a communicator of two carries
   kReceive,
 };

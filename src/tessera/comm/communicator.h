@@ -86,6 +86,10 @@ class Communicator {
   // Stretch j of `send` goes to rank j, and stretch j of `receive` comes from it; both are cut into
   // size() equal stretches and do not overlap.
   virtual void all_to_all(std::span<const std::byte> send, std::span<std::byte> receive) = 0;
+
+  // `receive` = the `send` of the member before this one; the first one's comes from the last. Both
+  // have one size and do not overlap.
+  virtual void ring_shift(std::span<const std::byte> send, std::span<std::byte> receive) = 0;
 };
 
 // Where rank `rank`'s part begins in `size` elements or bytes, and how long it is.
@@ -95,6 +99,15 @@ struct Part {
 };
 
 Part part_of(std::int64_t rank, std::int64_t stride, std::int64_t size);
+
+// The members after and before `rank` in a ring of `size`.
+constexpr std::int64_t after_in_ring(std::int64_t rank, std::int64_t size) {
+  return rank + 1 == size ? 0 : rank + 1;
+}
+
+constexpr std::int64_t before_in_ring(std::int64_t rank, std::int64_t size) {
+  return rank == 0 ? size - 1 : rank - 1;
+}
 
 struct WorldOptions {
   // For every wait of a collective or a transfer; starts anew whenever a rank of the run has

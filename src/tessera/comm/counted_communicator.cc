@@ -37,4 +37,10 @@ void CountedCommunicator::all_to_all(std::span<const std::byte> send,
   counted_.all_to_all(send, receive);
 }
 
+void CountedCommunicator::ring_shift(std::span<const std::byte> send,
+                                     std::span<std::byte> receive) {
+  add_sent_bytes(size() > 1 ? static_cast<std::int64_t>(send.size()) : 0);
+  counted_.ring_shift(send, receive);
+}
+
 }  // namespace tessera

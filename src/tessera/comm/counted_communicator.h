@@ -37,6 +37,7 @@ class CountedCommunicator final : public Communicator {
                       std::int64_t stride) override;
   void all_reduce(Fold fold, const ConstElements& in, const Elements& out) override;
   void all_to_all(std::span<const std::byte> send, std::span<std::byte> receive) override;
+  void ring_shift(std::span<const std::byte> send, std::span<std::byte> receive) override;
 
  private:
   void count(std::int64_t part_bytes) { add_sent_bytes(part_bytes * (size() - 1)); }

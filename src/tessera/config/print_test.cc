@@ -131,7 +131,7 @@ RunConfig unusual_config() {
   c.schedule = {.warmup = 1, .decay_ratio = 0.1, .decay = Decay::kSqrt, .floor = 1};
   c.parallel = {
       .ranks = 32, .data = 4, .tensor = 2, .sequence_parallel = false, .context = 2, .pipeline = 2};
-  c.context = {.kind = ContextKind::kUlysses, .balance = ContextBalance::kZigzag};
+  c.context = {.kind = ContextKind::kUlysses, .balance = ContextBalance::kZigzag, .inner = "node"};
   c.pipeline = {
       .schedule = "zb-v", .chunks = 2, .layers = std::vector<std::int64_t>{3, 0, 2}, .slices = 4};
   c.state = {.preset = "ddp",

@@ -165,7 +165,8 @@ std::string_view to_string(Float8Recipe recipe) {
 }
 
 ContextLayout ContextSection::layout() const {
-  const auto usual = kind == ContextKind::kGather ? ContextBalance::kZigzag : ContextBalance::kNone;
+  const auto usual =
+      kind == ContextKind::kUlysses ? ContextBalance::kNone : ContextBalance::kZigzag;
   return {.kind = kind, .balance = balance.value_or(usual)};
 }
 

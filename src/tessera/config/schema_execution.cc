@@ -62,18 +62,24 @@ ConfigSection context() {
       "How context ranks share each sequence. Of parallel.context > 1.",
       {row("kind",
            &S::kind,
-           codec::choice({ContextKind::kGather, ContextKind::kUlysses}),
-           "Each rank gathers all keys and values for its own queries (gather), or ranks exchange "
-           "tokens for heads in attention, and back (ulysses): less traffic with many ranks. It "
-           "needs key/value heads that divide by parallel.tensor * "
-           "parallel.context."),
+           codec::choice({ContextKind::kGather, ContextKind::kUlysses, ContextKind::kRing}),
+           "Each rank gathers all keys and values for its own queries (gather); or they go round "
+           "the ranks part by part, beside the work on the part before, so that no rank has all "
+           "of them (ring); or ranks exchange tokens for heads in attention, and back (ulysses): "
+           "less traffic with many ranks, but it needs key/value heads that divide by "
+           "parallel.tensor * parallel.context."),
        row("balance",
            &S::balance,
            codec::choice({ContextBalance::kZigzag, ContextBalance::kNone}),
            "Which tokens each rank has: two pieces, so that all have equal work in causal "
            "attention "
            "(zigzag), or one run, so that fewer documents are cut (none). Left out: zigzag; "
-           "ulysses has none.")});
+           "ulysses has none."),
+       row("inner",
+           &S::inner,
+           codec::text(),
+           "Level of the cluster that the inner ring of a double ring turns in; with ring. Rings "
+           "follow the levels that context ranks lie on in any case: this refuses others.")});
 }
 
 ConfigSection pipeline() {

@@ -195,11 +195,17 @@ TEST(Validate, ContextRanksDivideRanksTokensAndHeads) {
       error({.ranks = 8, .data = std::nullopt, .context = 8}, 32, {.kind = ContextKind::kUlysses}),
       "parallel.context: found 8, expected with context.kind = \"ulysses\" a divisor of the 4 "
       "heads that parallel.tensor = 1 leaves of model.kv_heads = 4: context.kind = "
-      "\"gather\" takes any number");
+      "\"ring\" and \"gather\" take any number");
   EXPECT_EQ(
       error({.ranks = 2, .data = std::nullopt}, 32, {.kind = ContextKind::kUlysses}),
       "context.kind: has no effect with parallel.context = 1: set that to 2 or more, or leave "
       "[context] out");
+  EXPECT_EQ(error({.ranks = 2, .data = std::nullopt}, 32, {.inner = "node"}),
+            "context.inner: has no effect with parallel.context = 1: set that to 2 or more, or "
+            "leave [context] out");
+  EXPECT_EQ(error({.ranks = 2, .data = std::nullopt, .context = 2}, 32, {.inner = "node"}),
+            "context.inner: found \"node\", expected none with context.kind = \"gather\": "
+            "\"ring\" has an inner ring");
 }
 
 TEST(Validate, ContextRanksKnowNoPlacesInSequences) {
@@ -215,6 +221,10 @@ TEST(Validate, ContextRanksKnowNoPlacesInSequences) {
   config.context.kind = ContextKind::kUlysses;
   EXPECT_EQ(config_error([&] { validate(config); }),
             "context.kind: found \"ulysses\", expected \"gather\" where attention is several ops "
+            "(passes.attention, model.alibi)");
+  config.context.kind = ContextKind::kRing;
+  EXPECT_EQ(config_error([&] { validate(config); }),
+            "context.kind: found \"ring\", expected \"gather\" where attention is several ops "
             "(passes.attention, model.alibi)");
   config.context.kind = ContextKind::kGather;
   config.train.dropout = 0.1;

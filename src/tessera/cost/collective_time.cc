@@ -43,8 +43,10 @@ std::vector<LegWork> works_along(const CollectiveUse& use,
     if (axis.size > 1) {
       const double sent = static_cast<double>(sent_along(use, axis)) / times;
       // What the rank sends, and what it keeps: the padding of an all-reduce's few elements, too,
-      // which is not of the whole.
-      const double parts = sent / static_cast<double>(rounds(kind)) * ranks / (ranks - 1.0);
+      // which is not of the whole. It keeps nothing of what goes round.
+      const double parts = kind == CollectiveKind::kRingShift
+                               ? sent
+                               : sent / static_cast<double>(rounds(kind)) * ranks / (ranks - 1.0);
       const double most = use.kind == CollectiveKind::kAllReduce ? left : parts;
       works.push_back({.axis = axis.name,
                        .kind = kind,
@@ -75,8 +77,11 @@ double moving(const Level& level, double bytes, double wire, double half) {
 // Parts sent straight to whom they are for.
 LegTime direct_time(const Level& level, const LegWork& work) {
   const double wire = is_transfer(work.kind) ? work.bytes : work.sent;
-  return {.latency = level.latency * log2_of(work.ranks) * static_cast<double>(rounds(work.kind)),
-          .moving = moving(level, work.bytes, wire, level.half)};
+  // To a neighbour it is one step, however many ranks there are.
+  const double steps = work.kind == CollectiveKind::kRingShift
+                           ? 1.0
+                           : log2_of(work.ranks) * static_cast<double>(rounds(work.kind));
+  return {.latency = level.latency * steps, .moving = moving(level, work.bytes, wire, level.half)};
 }
 
 const LegTime& faster(const LegTime& a, const LegTime& b) {
@@ -154,16 +159,16 @@ std::vector<LegWork> leg_works(const CollectiveUse& use) {
 }
 
 LegTime leg_time(const Level& level, const LegWork& work, CollectiveStyle style) {
-  const bool is_direct = style == CollectiveStyle::kOwn || is_transfer(work.kind) ||
-                         work.kind == CollectiveKind::kAllToAll;
+  const bool is_straight =
+      style == CollectiveStyle::kOwn || is_transfer(work.kind) || is_direct(work.kind);
   const Hop hop = {.level = &level, .ranks = work.ranks};
   return repeated(
-      is_direct ? direct_time(level, work) : native_time({&hop, 1}, work.kind, work.bytes),
+      is_straight ? direct_time(level, work) : native_time({&hop, 1}, work.kind, work.bytes),
       work.count);
 }
 
 LegTime flat_time(std::span<const Level> levels, const CollectiveUse& use) {
-  TESSERA_REQUIRE(!use.channel && use.kind != CollectiveKind::kAllToAll,
+  TESSERA_REQUIRE(!use.channel && !is_direct(use.kind),
                   ErrorCode::kInvalidArgument,
                   "{} over all levels at once, expected a gather or a reduction",
                   name(use.kind));

@@ -12,6 +12,8 @@ std::string_view to_string(ContextKind kind) {
       return "gather";
     case ContextKind::kUlysses:
       return "ulysses";
+    case ContextKind::kRing:
+      return "ring";
   }
   return "?";
 }

@@ -8,8 +8,9 @@ namespace tessera {
 
 // How ranks that share sequences compute attention: each gathers all keys and values for its own
 // queries, or ranks exchange tokens for heads, of which each then has all tokens (Ulysses: Jacobs
-// et al. 2023, arXiv:2309.14509).
-enum class ContextKind { kGather, kUlysses };
+// et al. 2023, arXiv:2309.14509), or keys and values go round a ring of ranks, a part at a time
+// (Liu et al. 2023, arXiv:2310.01889).
+enum class ContextKind { kGather, kUlysses, kRing };
 
 std::string_view to_string(ContextKind kind);
 

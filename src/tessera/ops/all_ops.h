@@ -6,6 +6,7 @@
 
 #include "tessera/ops/adamw/adamw.h"
 #include "tessera/ops/attention/attention.h"
+#include "tessera/ops/attention/attention_part.h"
 #include "tessera/ops/batched_product/batched_product.h"
 #include "tessera/ops/bias/bias.h"
 #include "tessera/ops/collective/collective.h"
@@ -44,6 +45,8 @@ using OpVariant = std::variant<AddAttrs,
                                AmaxAttrs,
                                AttentionAttrs,
                                AttentionBackwardAttrs,
+                               AttentionPartAttrs,
+                               AttentionPartBackwardAttrs,
                                BatchedProductAttrs,
                                BiasGradientAttrs,
                                CastAttrs,
@@ -70,6 +73,7 @@ using OpVariant = std::variant<AddAttrs,
                                ReceiveAttrs,
                                ReduceScatterAttrs,
                                ReduceSlicesAttrs,
+                               RingShiftAttrs,
                                RmsNormAttrs,
                                RmsNormBackwardAttrs,
                                RmsNormWeightGradientAttrs,

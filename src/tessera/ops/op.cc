@@ -28,6 +28,8 @@ std::string_view name(CollectiveKind kind) {
       return "all_reduce";
     case CollectiveKind::kAllToAll:
       return "all_to_all";
+    case CollectiveKind::kRingShift:
+      return "ring_shift";
     case CollectiveKind::kSend:
       return "send";
     case CollectiveKind::kReceive:

@@ -48,7 +48,20 @@ FactorRule with_results(FactorRule rule, const std::vector<FactorRule::Factors>&
 // The type of the largest magnitude of a tensor.
 inline const TensorType kMagnitude = {.dtype = DType::kF32, .dims = {}};
 
-enum class CollectiveKind { kAllGather, kReduceScatter, kAllReduce, kAllToAll, kSend, kReceive };
+enum class CollectiveKind {
+  kAllGather,
+  kReduceScatter,
+  kAllReduce,
+  kAllToAll,
+  kRingShift,
+  kSend,
+  kReceive
+};
+
+// Whether ranks send parts straight to whom they are for, and nothing is gathered or folded.
+constexpr bool is_direct(CollectiveKind kind) {
+  return kind == CollectiveKind::kAllToAll || kind == CollectiveKind::kRingShift;
+}
 
 // "all_gather", ...
 std::string_view name(CollectiveKind kind);

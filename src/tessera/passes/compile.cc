@@ -37,6 +37,7 @@
 #include "tessera/passes/ranks/localize.h"
 #include "tessera/passes/ranks/propagate_layouts.h"
 #include "tessera/passes/ranks/resolve_reshards.h"
+#include "tessera/passes/ranks/ring_attention.h"
 #include "tessera/passes/ranks/shard_parameters.h"
 #include "tessera/passes/stages/scatter_hops.h"
 #include "tessera/passes/stages/share_tied.h"
@@ -126,8 +127,12 @@ UpdateOptions update_options(const Compilation& c) {
   return options;
 }
 
+const AxisSizes& context_axes(const Compilation& c) {
+  return axes_of_dim({.name = "seq"}, c.options.update.dims);
+}
+
 bool cuts_sequences(const Compilation& c) {
-  return !axes_of_dim({.name = "seq"}, c.options.update.dims).empty();
+  return !context_axes(c).empty();
 }
 
 const AxisSizes& tensor_axes(const DimAxes& dims) {
@@ -233,6 +238,12 @@ constexpr std::array kPasses = {
          has_ranks,
          plain<Graph, resolve_reshards>,
          "as soon as reshards are written"},
+    Pass{"ring_attention",
+         [](const Compilation& c) { return cuts_sequences(c) && c.options.attention.ring; },
+         on<Graph>([](const Graph& graph, const Compilation& c) {
+           return ring_attention(graph, context_axes(c));
+         }),
+         "on local shapes, at once: before it attention of a rank is none"},
     Pass{"bias_products",
          always,
          plain<Graph, bias_products>,
@@ -335,8 +346,14 @@ constexpr std::array kPasses = {
          plain<Program, gather_beside>,
          "after overlap, which cuts what waits for them"},
     Pass{"tensor_beside",
-         [](const Compilation& c) { return c.options.tensor_beside; },
-         plain<Program, tensor_beside>,
+         [](const Compilation& c) {
+           return c.options.tensor_beside || (c.options.overlap && c.options.attention.ring);
+         },
+         on<Program>([](Program program, const Compilation& c) {
+           const bool rings_alone = c.options.attention.ring && !c.options.tensor_beside;
+           return tensor_beside(std::move(program),
+                                rings_alone ? TensorTraffic::kRings : TensorTraffic::kAll);
+         }),
          "after overlap and gather_beside, which say what waits for training state; before the "
          "transfers, whose streams follow its own"},
     Pass{"add_transfers",

@@ -299,7 +299,7 @@ void state_fields(Io& io, L& layout) {
       "context",
       layout.context.kind,
       [](ContextKind kind) { return to_string(kind); },
-      std::array{ContextKind::kGather, ContextKind::kUlysses});
+      std::array{ContextKind::kGather, ContextKind::kUlysses, ContextKind::kRing});
   choice_field(
       io,
       "balance",

@@ -55,9 +55,13 @@ DimAxes RunLayout::evaluation_dims() const {
 }
 
 AttentionChoices RunLayout::attention() const {
+  if (num_context() == 1) {
+    return {};
+  }
   const bool is_by_heads = context.kind == ContextKind::kUlysses;
-  return {.spread = num_context() > 1 && !is_by_heads && context.balance == ContextBalance::kZigzag,
-          .by_heads = num_context() > 1 && is_by_heads};
+  return {.spread = !is_by_heads && context.balance == ContextBalance::kZigzag,
+          .by_heads = is_by_heads,
+          .ring = context.kind == ContextKind::kRing};
 }
 
 std::int64_t RunLayout::num_data() const {

@@ -67,6 +67,7 @@ constexpr std::array kCollectiveKinds = {CollectiveKind::kAllGather,
                                          CollectiveKind::kReduceScatter,
                                          CollectiveKind::kAllReduce,
                                          CollectiveKind::kAllToAll,
+                                         CollectiveKind::kRingShift,
                                          CollectiveKind::kSend};
 
 class Walk {

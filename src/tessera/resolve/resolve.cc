@@ -273,10 +273,12 @@ std::int64_t nccl_reserve_bytes(const RunLayout& layout, bool overlap, std::int6
   std::int64_t bytes = kNcclBytes;
   for (const MeshAxis& axis : layout.mesh.axes) {
     bytes += streams * nccl_ring_bytes(axis.size);
-    const bool exchanges_heads =
-        axis.group == AxisGroup::kContext && layout.context.kind == ContextKind::kUlysses;
-    if (exchanges_heads) {
+    if (axis.group == AxisGroup::kContext && layout.context.kind == ContextKind::kUlysses) {
       bytes += (axis.size - 1) * nccl_peer_bytes(is_far(axis));
+    }
+    if (axis.group == AxisGroup::kContext && layout.context.kind == ContextKind::kRing) {
+      // The neighbours: what no work hides goes on the stream that computes.
+      bytes += streams * std::min<std::int64_t>(2, axis.size - 1) * nccl_peer_bytes(is_far(axis));
     }
     if (exchanges && (axis.group == AxisGroup::kData || axis.group == AxisGroup::kContext)) {
       bytes += streams * (axis.size - 1) * nccl_peer_bytes(is_far(axis));

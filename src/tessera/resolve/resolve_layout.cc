@@ -116,6 +116,35 @@ class StatePlan {
   std::vector<std::string> notes_;  // of levels that keys name
 };
 
+// Rings follow levels: there is an inner one on each level of context ranks but the outermost.
+void require_inner_ring(const RunConfig& config, const Mesh& mesh) {
+  const std::string& inner = config.context.inner;
+  std::vector<std::string> levels;
+  for (const MeshAxis& axis : mesh.axes) {
+    if (axis.group == AxisGroup::kContext && axis.size > 1) {
+      levels.push_back(axis.level);
+    }
+  }
+  if (inner.empty() || levels.empty()) {
+    return;
+  }
+  const std::string outermost = levels.back();
+  levels.pop_back();
+  std::string expected;
+  for (const std::string& level : levels) {
+    expected += format("{}\"{}\"", expected.empty() ? "" : " or ", level);
+  }
+  TESSERA_REQUIRE(std::ranges::find(levels, inner) != levels.end(),
+                  ErrorCode::kInvalidConfig,
+                  "{}: found \"{}\", expected {}: the {} context ranks lie {} level \"{}\"",
+                  placed(config, "context.inner"),
+                  inner,
+                  expected.empty() ? "none" : expected,
+                  config.parallel.context,
+                  expected.empty() ? "within one" : "out to",
+                  outermost);
+}
+
 }  // namespace
 
 ResolvedLayout resolve_layout(const RunConfig& config) {
@@ -132,6 +161,7 @@ ResolvedLayout resolve_layout(const RunConfig& config) {
                              [&] { return make_mesh(cluster, degrees); });
   layout.sequence_parallel = parallel.sequence_parallel;
   layout.context = config.context.layout();
+  require_inner_ring(config, layout.mesh);
   if (!config.cluster.file.empty() && config.cluster.file != "local") {
     resolved.device = cluster.device;
     resolved.levels = cluster.levels;

@@ -141,6 +141,8 @@ TEST(NcclReserve, HasThePeersOfExchangedHeads) {
   EXPECT_EQ(nccl_reserve_bytes(layout, true, 0), kAll + 4 * kPeer);
   layout.context.kind = ContextKind::kUlysses;
   EXPECT_EQ(nccl_reserve_bytes(layout, true, 0), kAll + (4 + 7) * kPeer);
+  layout.context.kind = ContextKind::kRing;
+  EXPECT_EQ(nccl_reserve_bytes(layout, true, 0), kAll + (4 + 2 * 2) * kPeer) << "neighbours";
 }
 
 // Over a network 4 channels of 20 MiB for each of those that a rank exchanges with.

@@ -64,7 +64,7 @@ std::int64_t bytes_on_wire(const CollectiveUse& use) {
 
 bool is_of_states(const CollectiveUse& use) {
   constexpr auto kState = static_cast<std::size_t>(TrafficClass::kState);
-  return !use.channel && use.kind != CollectiveKind::kAllToAll &&
+  return !use.channel && !is_direct(use.kind) &&
          std::ranges::any_of(use.sent, [](const auto& along) { return along.second[kState] > 0; });
 }
 
@@ -231,7 +231,7 @@ class Timing {
         is_of_states(use) ? buckets_.find(bucket_of(*instruction_, use)) : buckets_.end();
     const bool is_flat = style_ == CollectiveStyle::kFlat || style_ == CollectiveStyle::kBuckets;
     const std::ptrdiff_t least = bucket != buckets_.end() ? 1 : 2;
-    if (!is_flat || use.channel || count == 0 || use.kind == CollectiveKind::kAllToAll ||
+    if (!is_flat || use.channel || count == 0 || is_direct(use.kind) ||
         std::ranges::count_if(use.axes, has_ranks) < least) {
       return std::nullopt;
     }

@@ -20,6 +20,15 @@ bool reached(std::uint32_t a, std::uint32_t b) {
   return static_cast<std::int32_t>(a - b) >= 0;
 }
 
+// By a member of a group of `size`.
+std::int64_t sent_bytes(const GroupCall& call, std::int64_t size) {
+  if (call.operation == Operation::kRingShift) {
+    return size > 1 ? call.bytes : 0;
+  }
+  const std::int64_t hops = call.operation == Operation::kAllReduce ? 2 : 1;
+  return hops * call.bytes / size * (size - 1);
+}
+
 }  // namespace
 
 LocalGroup::LocalGroup(std::shared_ptr<LocalRun> run_of_all, std::vector<std::int64_t> ranks)
@@ -80,9 +89,7 @@ void LocalMember::keep_pace(const Pace& pace) {
   for (const Slot& each : group_->slots) {
     start = std::max(start, each.arrived);
   }
-  const GroupCall& call = mine().call;
-  const std::int64_t hops = call.operation == Operation::kAllReduce ? 2 : 1;
-  std::this_thread::sleep_until(start + pace.of(hops * call.bytes / size() * (size() - 1)));
+  std::this_thread::sleep_until(start + pace.of(sent_bytes(mine().call, size())));
 }
 
 // Waits until `peer` has reached this rank's phase, and compares what both are doing.

@@ -112,6 +112,20 @@ class LocalCommunicator final : public Communicator {
     member_.release();
   }
 
+  void ring_shift(std::span<const std::byte> send, std::span<std::byte> receive) override {
+    member_.show(
+        {.operation = Operation::kRingShift, .bytes = static_cast<std::int64_t>(send.size())},
+        send.data(),
+        nullptr);
+    const std::int64_t from = before_in_ring(rank(), size());
+    member_.for_each_peer([&](std::int64_t peer, const LocalGroup::Slot& slot) {
+      if (peer == from) {
+        mover_.copy(slot.in, receive);
+      }
+    });
+    member_.release();
+  }
+
  private:
   // out = elements [begin, begin + out.count) of the fold of what everybody shows; the copies too.
   void fold_stretch(Fold fold,

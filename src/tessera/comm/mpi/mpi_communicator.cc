@@ -260,6 +260,20 @@ class MpiCommunicator final : public Communicator {
     copy(send.subspan(group_.own() * part, part), receive.subspan(group_.own() * part, part));
   }
 
+  void ring_shift(ConstBytes send, Bytes receive) override {
+    if (size() == 1) {
+      return copy(send, receive);
+    }
+    const auto to = static_cast<std::size_t>(after_in_ring(rank(), size()));
+    const auto from = static_cast<std::size_t>(before_in_ring(rank(), size()));
+    greet({.operation = Operation::kRingShift, .bytes = static_cast<std::int64_t>(send.size())},
+          [&](std::size_t peer) { return peer == to ? send : ConstBytes(); });
+    exchange([&](std::size_t peer) {
+      return Transfer{.send = peer == to ? send : ConstBytes(),
+                      .receive = peer == from ? receive : Bytes()};
+    });
+  }
+
  private:
   template <class PartFor>
   void greet(const GroupCall& call, const PartFor& part_for) {

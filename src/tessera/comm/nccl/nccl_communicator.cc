@@ -251,6 +251,20 @@ void NcclCommunicator::all_to_all(std::span<const std::byte> send, std::span<std
       });
 }
 
+void NcclCommunicator::ring_shift(std::span<const std::byte> send, std::span<std::byte> receive) {
+  enqueue({.operation = Operation::kRingShift, .bytes = static_cast<std::int64_t>(send.size())},
+          [&](cudaStream_t stream) {
+            const auto to = static_cast<int>(after_in_ring(rank_, size_));
+            const auto from = static_cast<int>(before_in_ring(rank_, size_));
+            check_nccl(ncclSend(send.data(), send.size(), ncclUint8, to, comm_, stream),
+                       "ncclSend()",
+                       comm_);
+            check_nccl(ncclRecv(receive.data(), receive.size(), ncclUint8, from, comm_, stream),
+                       "ncclRecv()",
+                       comm_);
+          });
+}
+
 void NcclCommunicator::send(std::span<const std::byte> memory, std::int64_t peer) {
   enqueue({.operation = Operation::kSend, .bytes = static_cast<std::int64_t>(memory.size())},
           [&](cudaStream_t stream) {

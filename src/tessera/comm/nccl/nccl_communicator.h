@@ -41,6 +41,7 @@ class NcclCommunicator final : public Communicator {
                       std::int64_t stride) override;
   void all_reduce(Fold fold, const ConstElements& in, const Elements& out) override;
   void all_to_all(std::span<const std::byte> send, std::span<std::byte> receive) override;
+  void ring_shift(std::span<const std::byte> send, std::span<std::byte> receive) override;
 
   // To and from another member.
   void send(std::span<const std::byte> memory, std::int64_t peer);

@@ -114,6 +114,13 @@ class StagedCommunicator final : public Communicator {
     finish(to, receive.data());
   }
 
+  void ring_shift(std::span<const std::byte> send, std::span<std::byte> receive) override {
+    const DeviceCopy& from = stage(send.data(), send.size());
+    const DeviceCopy& to = stage(nullptr, receive.size());
+    device_->ring_shift({from.data(), send.size()}, {to.data(), receive.size()});
+    finish(to, receive.data());
+  }
+
  private:
   static std::size_t bytes(const ConstElements& elements) {
     return static_cast<std::size_t>(elements.bytes());

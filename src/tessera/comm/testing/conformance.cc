@@ -253,6 +253,20 @@ void all_to_all(World& world) {
   }
 }
 
+void ring_shift(World& world) {
+  const auto group = world.group(everybody(world));
+  std::vector<std::int64_t> sizes(std::begin(kSizes), std::end(kSizes));
+  sizes.push_back(kLong);
+  const std::int64_t before = (world.rank() + world.size() - 1) % world.size();
+  for (const std::int64_t size : sizes) {
+    auto send = values_of<float>(world.rank(), size);
+    std::vector<float> receive(send.size(), -1.0F);
+    group->ring_shift(bytes(send), bytes(receive));
+    check_equal<float>(
+        receive, values_of<float>(before, size), format("ring_shift of {} elements", size));
+  }
+}
+
 // Nobody returns from an operation while another rank still reads its memory.
 void memory_may_be_used_again_at_once(World& world) {
   const auto group = world.group(everybody(world));
@@ -396,6 +410,7 @@ constexpr ConformanceCase kCases[] = {
     {"AllReduce", all_reduce},
     {"SumsFoldInRankOrder", sums_fold_in_rank_order},
     {"AllToAll", all_to_all},
+    {"RingShift", ring_shift},
     {"MemoryMayBeUsedAgainAtOnce", memory_may_be_used_again_at_once},
     {"BarrierHoldsEverybody", barrier_holds_everybody},
     {"GroupsAreIndependent", groups_are_independent},

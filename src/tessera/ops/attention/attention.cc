@@ -5,10 +5,10 @@
 
 #include "tessera/base/error.h"
 #include "tessera/ops/attention/attention_operands.h"
+#include "tessera/ops/attention/attention_rule.h"
 #include "tessera/ops/in_order.h"
 
 namespace tessera {
-namespace {
 
 AttentionIds ids_in_order(InOrder& in) {
   return {.query_positions = in.next(),
@@ -17,16 +17,15 @@ AttentionIds ids_in_order(InOrder& in) {
           .key_documents = in.next()};
 }
 
-// Operands `first` .. are q, k, v; `ids` .. are the four id tensors.
-void require_shapes(Types in, std::size_t first, std::size_t ids) {
-  const TensorType& q = in[first];
-  const TensorType& k = in[first + 1];
-  for (std::size_t i = first; i < first + 3; ++i) {
+void require_attention(Types in, const AttentionRule& rule) {
+  const TensorType& q = in[rule.first];
+  const TensorType& k = in[rule.first + 1];
+  for (std::size_t i = rule.first; i < rule.first + 3; ++i) {
     require_dims(in, i, 4);
     require_dtype(in, i, q.dtype);
   }
-  require_float(in, first);
-  require_same_shape(in, first + 1, first + 2);
+  require_float(in, rule.first);
+  require_same_shape(in, rule.first + 1, rule.first + 2);
   TESSERA_REQUIRE(q.dims[0].bound == k.dims[0].bound && q.dims[3].bound == k.dims[3].bound &&
                       q.dims[2].bound % k.dims[2].bound == 0,
                   ErrorCode::kInvalidArgument,
@@ -34,27 +33,41 @@ void require_shapes(Types in, std::size_t first, std::size_t ids) {
                   "key/value heads must divide that of query heads",
                   to_string(q),
                   to_string(k));
-  for (std::size_t i = ids; i < ids + 4; ++i) {
+  for (std::size_t i = rule.ids; i < rule.ids + 4; ++i) {
     require_dtype(in, i, DType::kI32);
-    const TensorType& owner = (i - ids) % 2 == 0 ? q : k;
+    const bool is_of_keys = (i - rule.ids) % 2 == 1;
+    const TensorType& owner = is_of_keys ? k : q;
+    const bool may_be_more = rule.ring && is_of_keys && in[i].num_dims() == 2;
     TESSERA_REQUIRE(in[i].num_dims() == 2 && in[i].dims[0].bound == owner.dims[0].bound &&
-                        in[i].dims[1].bound == owner.dims[1].bound,
+                        (in[i].dims[1].bound == owner.dims[1].bound ||
+                         (may_be_more && in[i].dims[1].bound % owner.dims[1].bound == 0)),
                     ErrorCode::kInvalidArgument,
                     "operand {} is {}, expected the first two dims of {}",
                     i,
                     to_string(in[i]),
                     to_string(owner));
   }
+  TESSERA_REQUIRE(
+      rule.window >= 0 && rule.window <= kMaxWindow && (rule.window == 0 || rule.causal),
+      ErrorCode::kInvalidArgument,
+      "a window of {} of {} attention, expected one of causal attention, of at most "
+      "{}, or 0 for none",
+      rule.window,
+      rule.causal ? "causal" : "other",
+      kMaxWindow);
+  TESSERA_REQUIRE(rule.softcap >= 0.0 && std::isfinite(rule.softcap),
+                  ErrorCode::kInvalidArgument,
+                  "a softcap of {}, expected a positive number, or 0 for none",
+                  rule.softcap);
 }
 
-// Score and value products over all pairs that are seen of one document: half of them where causal
-// queries are the last of the keys' tokens, those inside the window where there is one.
-template <class Attrs>
-double pairs_of_row(const Attrs& attrs, double queries, double keys) {
-  if (attrs.window == 0) {
-    return queries * (attrs.causal ? std::max(keys - queries / 2.0, keys / 2.0) : keys);
+// Half of all pairs where causal queries are the last of the keys' tokens, those inside the window
+// where there is one.
+double pairs_of_row(const AttentionRule& rule, double queries, double keys) {
+  if (rule.window == 0) {
+    return queries * (rule.causal ? std::max(keys - queries / 2.0, keys / 2.0) : keys);
   }
-  const double window = std::min(static_cast<double>(attrs.window), keys);
+  const double window = std::min(static_cast<double>(rule.window), keys);
   // Queries at the start of a sequence see fewer keys than the window has: the first one of these
   // misses `missed`, the next one less.
   const double missed = std::max(window - 1.0 - std::max(keys - queries, 0.0), 0.0);
@@ -62,30 +75,51 @@ double pairs_of_row(const Attrs& attrs, double queries, double keys) {
   return queries * window - num_short * missed + num_short * (num_short - 1.0) / 2.0;
 }
 
-// The same of all rows; queries that are spread see their share of what all keys' would.
-template <class Attrs>
-double pairs(const Attrs& attrs, const TensorType& q, const TensorType& k) {
-  const auto queries = static_cast<double>(q.dims[1].bound);
-  const auto keys = static_cast<double>(k.dims[1].bound);
-  const double rows = static_cast<double>(q.dims[0].bound) * static_cast<double>(q.dims[2].bound);
-  return rows * (attrs.spread ? pairs_of_row(attrs, keys, keys) * (queries / keys)
-                              : pairs_of_row(attrs, queries, keys));
-}
-
-// Operands 0 and 1 are queries and keys. Which documents there are is not known before a run: the
-// pairs are those of one.
-template <class Attrs>
-Work attention_work(WorkKind kind, const Attrs& attrs, Types in) {
-  const std::vector<Dim>& q = in[0].dims;
+// Which documents there are is not known before a run: the pairs are those of one.
+Work attention_work(WorkKind kind, const AttentionRule& rule, double pairs_of_row, Types in) {
+  const std::vector<Dim>& q = in[rule.first].dims;
+  const std::int64_t keys = in[rule.first + 1].dims[1].bound;
   return {.kind = kind,
           .m = q[1].bound,
-          .n = in[1].dims[1].bound,
+          .n = keys,
           .k = q[3].bound,
           .batch = q[0].bound * q[2].bound,
-          .dtype = in[0].dtype,
-          .pairs = pairs(attrs, in[0], in[1]),
-          .borders = (attrs.causal ? 1 : 0) +
-                     (attrs.window > 0 && attrs.window < in[1].dims[1].bound ? 1 : 0)};
+          .dtype = in[rule.first].dtype,
+          .pairs = static_cast<double>(q[0].bound * q[2].bound) * pairs_of_row,
+          .borders = (rule.causal ? 1 : 0) + (rule.window > 0 && rule.window < keys ? 1 : 0)};
+}
+
+namespace {
+
+AttentionRule rule_of(const AttentionAttrs& attrs) {
+  return {.causal = attrs.causal,
+          .window = attrs.window,
+          .softcap = attrs.softcap,
+          .first = 0,
+          .ids = 3,
+          .ring = attrs.ring};
+}
+
+AttentionRule rule_of(const AttentionBackwardAttrs& attrs) {
+  return {.causal = attrs.causal,
+          .window = attrs.window,
+          .softcap = attrs.softcap,
+          .first = 1,
+          .ids = 6,
+          .ring = attrs.ring};
+}
+
+// Queries that are spread see their share of what all keys' would.
+template <class Attrs>
+Work whole_work(WorkKind kind, const Attrs& attrs, Types in) {
+  const AttentionRule rule = rule_of(attrs);
+  const auto queries = static_cast<double>(in[rule.first].dims[1].bound);
+  const auto keys = static_cast<double>(in[rule.first + 1].dims[1].bound);
+  return attention_work(kind,
+                        rule,
+                        attrs.spread ? pairs_of_row(rule, keys, keys) * (queries / keys)
+                                     : pairs_of_row(rule, queries, keys),
+                        in);
 }
 
 // What the kernels of a GPU write for each other in backward: dout . o of each query, and where
@@ -107,22 +141,6 @@ double bytes_kept(const AttentionBackwardAttrs& attrs, Types in, double pairs) {
   return bytes + (attrs.any_order ? of_queries / element * sizeof(float) : pairs * element);
 }
 
-template <class Attrs>
-void require_window_and_cap(const Attrs& attrs) {
-  TESSERA_REQUIRE(
-      attrs.window >= 0 && attrs.window <= kMaxWindow && (attrs.window == 0 || attrs.causal),
-      ErrorCode::kInvalidArgument,
-      "a window of {} of {} attention, expected one of causal attention, of at most {}, "
-      "or 0 for none",
-      attrs.window,
-      attrs.causal ? "causal" : "other",
-      kMaxWindow);
-  TESSERA_REQUIRE(attrs.softcap >= 0.0 && std::isfinite(attrs.softcap),
-                  ErrorCode::kInvalidArgument,
-                  "a softcap of {}, expected a positive number, or 0 for none",
-                  attrs.softcap);
-}
-
 constexpr std::string_view kIdFactors = "(b t), (b s), (b t), (b s)";
 constexpr std::string_view kByHeads = ", t | divide h";
 
@@ -133,8 +151,7 @@ OpInfo info(const AttentionAttrs&) {
 }
 
 TensorTypes infer(const AttentionAttrs& attrs, Types in) {
-  require_window_and_cap(attrs);
-  require_shapes(in, 0, 3);
+  require_attention(in, rule_of(attrs));
   const auto& q = in[0].dims;
   return {in[0], {.dtype = DType::kF32, .dims = {q[0], q[2], q[1]}}};
 }
@@ -142,13 +159,14 @@ TensorTypes infer(const AttentionAttrs& attrs, Types in) {
 // With grouped queries h counts groups of heads, so that one name serves queries and keys.
 FactorRule factors(const AttentionAttrs& attrs, Types) {
   return parse_factor_rule(
-      format("(b t h d), (b s h d), (b s h d), {} -> (b t h d), (b h t) | whole s, d{}",
+      format("(b t h d), (b {0} h d), (b {0} h d), {1} -> (b t h d), (b h t) | whole s, d{2}",
+             attrs.ring ? "t" : "s",
              kIdFactors,
              attrs.by_heads ? kByHeads : ""));
 }
 
 Works work(const AttentionAttrs& attrs, Types in) {
-  Work attention = attention_work(WorkKind::kAttention, attrs, in);
+  Work attention = whole_work(WorkKind::kAttention, attrs, in);
   count_bytes(attention, in, infer(attrs, in));
   return {attention};
 }
@@ -181,6 +199,7 @@ void backward(const AttentionAttrs& attrs, GradBuilder& grad) {
                                                          .any_order = attrs.any_order,
                                                          .spread = attrs.spread,
                                                          .by_heads = attrs.by_heads,
+                                                         .ring = attrs.ring,
                                                          .window = attrs.window,
                                                          .softcap = attrs.softcap}),
                           operands);
@@ -196,6 +215,7 @@ void visit(AttentionAttrs& attrs, AttrVisitor& visitor) {
   visitor.field("any_order", attrs.any_order);
   visitor.field("spread", attrs.spread);
   visitor.field("by_heads", attrs.by_heads);
+  visitor.field("ring", attrs.ring);
   visitor.field("window", attrs.window);
   visitor.field("softcap", attrs.softcap);
 }
@@ -205,8 +225,7 @@ OpInfo info(const AttentionBackwardAttrs&) {
 }
 
 TensorTypes infer(const AttentionBackwardAttrs& attrs, Types in) {
-  require_window_and_cap(attrs);
-  require_shapes(in, 1, 6);
+  require_attention(in, rule_of(attrs));
   require_same_shape(in, 0, 1);
   require_same_shape(in, 4, 1);
   require_dtype(in, 5, DType::kF32);
@@ -215,15 +234,16 @@ TensorTypes infer(const AttentionBackwardAttrs& attrs, Types in) {
 
 FactorRule factors(const AttentionBackwardAttrs& attrs, Types) {
   return parse_factor_rule(
-      format("(b t h d), (b t h d), (b s h d), (b s h d), (b t h d), (b h t), {} -> (b t h d), "
-             "(b s h d), (b s h d){} | whole s, d{}",
+      format("(b t h d), (b t h d), (b {0} h d), (b {0} h d), (b t h d), (b h t), {1} -> "
+             "(b t h d), (b {0} h d), (b {0} h d){2} | whole s, d{3}",
+             attrs.ring ? "t" : "s",
              kIdFactors,
-             attrs.by_heads ? "" : " | reduce t",
+             attrs.by_heads || attrs.ring ? "" : " | reduce t",
              attrs.by_heads ? kByHeads : ""));
 }
 
 Works work(const AttentionBackwardAttrs& attrs, Types in) {
-  Work gradients = attention_work(WorkKind::kAttentionBackward, attrs, in.subspan(1));
+  Work gradients = whole_work(WorkKind::kAttentionBackward, attrs, in);
   count_bytes(gradients, in, infer(attrs, in));
   gradients.bytes_again = 2.0 * bytes_kept(attrs, in, gradients.pairs);
   return {gradients};
@@ -240,6 +260,7 @@ void visit(AttentionBackwardAttrs& attrs, AttrVisitor& visitor) {
   visitor.field("any_order", attrs.any_order);
   visitor.field("spread", attrs.spread);
   visitor.field("by_heads", attrs.by_heads);
+  visitor.field("ring", attrs.ring);
   visitor.field("window", attrs.window);
   visitor.field("softcap", attrs.softcap);
 }
@@ -255,30 +276,42 @@ Value attention(const Value& q,
       {q, k, v, queries.positions, keys.positions, queries.documents, keys.documents})[0];
 }
 
+namespace {
+
+// Errors: kInternal where these are parts of a ring.
+template <class Operands>
+Operands without_ring(const Operands& of) {
+  TESSERA_CHECK(of.ids.key_positions.sizes[1] == of.k.sizes[1],
+                "a ring of attention reached the program: ring_attention() did not run");
+  return of;
+}
+
+}  // namespace
+
 AttentionOperands by_name(const AttentionAttrs& /*attrs*/, const Views& views) {
   InOrder in(views.in);
   InOrder out(views.out);
-  return {.q = in.next(),
-          .k = in.next(),
-          .v = in.next(),
-          .ids = ids_in_order(in),
-          .o = out.next(),
-          .lse = out.next()};
+  return without_ring(AttentionOperands{.q = in.next(),
+                                        .k = in.next(),
+                                        .v = in.next(),
+                                        .ids = ids_in_order(in),
+                                        .o = out.next(),
+                                        .lse = out.next()});
 }
 
 AttentionBackwardOperands by_name(const AttentionBackwardAttrs& /*attrs*/, const Views& views) {
   InOrder in(views.in);
   InOrder out(views.out);
-  return {.dout = in.next(),
-          .q = in.next(),
-          .k = in.next(),
-          .v = in.next(),
-          .o = in.next(),
-          .lse = in.next(),
-          .ids = ids_in_order(in),
-          .dq = out.next(),
-          .dk = out.next(),
-          .dv = out.next()};
+  return without_ring(AttentionBackwardOperands{.dout = in.next(),
+                                                .q = in.next(),
+                                                .k = in.next(),
+                                                .v = in.next(),
+                                                .o = in.next(),
+                                                .lse = in.next(),
+                                                .ids = ids_in_order(in),
+                                                .dq = out.next(),
+                                                .dk = out.next(),
+                                                .dv = out.next()});
 }
 
 }  // namespace tessera

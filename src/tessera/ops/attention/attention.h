@@ -28,9 +28,12 @@ inline constexpr std::int64_t kMaxWindow = std::int64_t{1} << 30U;
 // spread:    queries stand evenly among the keys' positions, as those of a context rank with a
 //            zigzag part of each sequence do: how many pairs they see. Kernels do not read it.
 // by_heads:  ranks that share sequences divide heads among themselves, not queries. Likewise.
+// ring:      they divide keys, too. What a rank has after the graph is cut is no attention yet: its
+//            ids of keys are those of all ranks' keys, and ring_attention() writes the steps.
 // any_order: backward may add up in whatever order parts come, and then repeats no bits.
 // Factors:  (b t h d), (b s g d), ... -> (b t h d), (b h t) | whole d, s (t free: query rows, of
-//           which dk and dv are sums); h and g are split together; by_heads: whole t, divide h
+//           which dk and dv are sums); h and g are split together; by_heads: whole t, divide h;
+//           ring: t of keys, too, but for their ids
 // Source:   Dao et al. 2022, arXiv:2205.14135; the cap: Gemma team 2024, arXiv:2408.00118
 struct AttentionAttrs {
   double scale = 1.0;
@@ -39,6 +42,7 @@ struct AttentionAttrs {
   bool any_order = false;
   bool spread = false;
   bool by_heads = false;
+  bool ring = false;
   std::int64_t window = 0;  // of causal attention; 0: none
   double softcap = 0.0;     // 0: none
 
@@ -54,6 +58,7 @@ struct AttentionBackwardAttrs {
   bool any_order = false;
   bool spread = false;
   bool by_heads = false;
+  bool ring = false;
   std::int64_t window = 0;  // of causal attention; 0: none
   double softcap = 0.0;     // 0: none
 

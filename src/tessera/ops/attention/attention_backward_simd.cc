@@ -101,16 +101,48 @@ class LaneChunk {
   }
 
   void write_dq() const {
-    std::array<T*, kPairLanes> rows;
+    if (problem_.has_carry) {
+      add_dq();
+    } else if (problem_.is_part) {
+      write_dq_rows<float>();
+    } else {
+      write_dq_rows<T>();
+    }
+  }
+
+ private:
+  template <class Out>
+  void write_dq_rows() const {
+    std::array<Out*, kPairLanes> rows;
     for (std::int64_t pair = 0; pair < range_.pairs(); ++pair) {
-      const float* const dq = packed_.dq_t + pair * kPairLanes * padded_dim_;
-      transpose(dq, kPairLanes, padded_dim_, kPairLanes, rows_, padded_dim_);
+      transpose_dq(pair);
       range_.rows(problem_.dq, pair, rows);
       unpack_rows(rows_, range_.count(pair), head_dim_, padded_dim_, problem_.scale, rows.data());
     }
   }
 
- private:
+  void add_dq() const {
+    std::array<float*, kPairLanes> rows;
+    std::array<float*, kPairLanes> onto;
+    for (std::int64_t pair = 0; pair < range_.pairs(); ++pair) {
+      transpose_dq(pair);
+      range_.rows(problem_.dq, pair, rows);
+      range_.rows(problem_.carry, pair, onto);
+      unpack_rows_onto(onto.data(),
+                       rows_,
+                       range_.count(pair),
+                       head_dim_,
+                       padded_dim_,
+                       problem_.scale,
+                       rows.data());
+    }
+  }
+
+  void transpose_dq(std::int64_t pair) const {
+    const float* const dq = packed_.dq_t + pair * kPairLanes * padded_dim_;
+    transpose(dq, kPairLanes, padded_dim_, kPairLanes, rows_, padded_dim_);
+  }
+
   void pack_pair(const std::array<T*, kPairLanes>& rows, float factor, float* out) const {
     pack_rows(rows.data(), kPairLanes, head_dim_, padded_dim_, factor, out);
   }
@@ -289,10 +321,10 @@ class KeySums {
     }
   }
 
-  template <class T>
+  template <class Out>
   void write() const {
     const std::int64_t head_dim = problem_.common.shape.head_dim;
-    std::array<T*, kBlockKeys> rows;
+    std::array<Out*, kBlockKeys> rows;
     for (std::int64_t block = task_.blocks.first; block < task_.blocks.last; ++block) {
       const KeyBlock keys = key_block(problem_.common.shape, task_.lanes, block);
       const std::int64_t count = keys.last - keys.first;
@@ -374,8 +406,10 @@ class BackwardRun {
       lanes_.last = std::min(lane + chunk_lanes, task_.lanes.last);
       run_chunk();
     }
-    if (task_.dkv) {
-      sums_.write<T>();
+    if (task_.dkv && problem_.is_part) {
+      sums_.template write<float>();
+    } else if (task_.dkv) {
+      sums_.template write<T>();
     }
   }
 

@@ -7,6 +7,7 @@
 #include "tessera/ops/attention/attention.h"
 #include "tessera/ops/attention/attention_blocks.h"
 #include "tessera/ops/attention/attention_operands.h"
+#include "tessera/ops/attention/attention_part.h"
 #include "tessera/ops/attention/attention_tasks.h"
 
 namespace tessera {
@@ -62,9 +63,9 @@ BackwardScratch cut_backward_scratch(const AttentionShape& shape,
                    .dv = cutter.take<float>(range_blocks * kBlockKeys * d)}};
 }
 
-std::int64_t forward_scratch_bytes(const AttentionShape& shape) {
+std::int64_t forward_scratch_bytes(const AttentionShape& shape, bool decodes) {
   ScratchCutter counter(nullptr);
-  if (shape.queries == 1) {
+  if (decodes) {
     cut_decode_scratch(shape, counter);
   } else {
     cut_forward_scratch(shape, counter);
@@ -187,88 +188,162 @@ void for_each_task(ThreadTeam& team,
   });
 }
 
+template <class Attrs>
+AttentionProblem problem_of(const Attrs& attrs,
+                            const View& q,
+                            const View& k,
+                            const AttentionIds& ids,
+                            std::span<std::byte> workspace) {
+  const AttentionShape shape = attention_shape(q, k);
+  const Mask mask = attention_mask(ids, attrs.causal, attrs.window);
+  return {.shape = shape,
+          .bf16 = q.dtype == DType::kBF16,
+          .mask = mask,
+          .bounds = find_mask_bounds(shape, mask, workspace.data())};
+}
+
+template <class Attrs>
+float score_factor(const Attrs& attrs) {
+  return static_cast<float>(attrs.scale * std::numbers::log2e);
+}
+
+template <class Attrs>
+ForwardProblem forward_problem(const Attrs& attrs,
+                               const AttentionOperands& of,
+                               std::span<std::byte> workspace) {
+  return {.common = problem_of(attrs, of.q, of.k, of.ids, workspace),
+          .q = head_rows(of.q),
+          .k = head_rows(of.k),
+          .v = head_rows(of.v),
+          .o = head_rows(of.o),
+          .lse = of.lse,
+          .carry = {},
+          .score_factor = score_factor(attrs),
+          .cap = ScoreCap(attrs.softcap)};
+}
+
+template <class Attrs>
+BackwardProblem backward_problem(const Attrs& attrs,
+                                 const AttentionBackwardOperands& of,
+                                 std::span<std::byte> workspace) {
+  return {.common = problem_of(attrs, of.q, of.k, of.ids, workspace),
+          .dout = head_rows(of.dout),
+          .q = head_rows(of.q),
+          .k = head_rows(of.k),
+          .v = head_rows(of.v),
+          .o = head_rows(of.o),
+          .lse = of.lse,
+          .dq = head_rows(of.dq),
+          .dk = head_rows(of.dk),
+          .dv = head_rows(of.dv),
+          .carry = {},
+          .scale = static_cast<float>(attrs.scale),
+          .score_factor = score_factor(attrs),
+          .cap = ScoreCap(attrs.softcap)};
+}
+
+// `decodes`: by the kernel for one query position, which steps over parts leave to the other.
+std::int64_t forward_bytes(const AttentionShape& shape, Context& context, bool decodes) {
+  return mask_bounds_bytes(shape) + context.threads() * forward_scratch_bytes(shape, decodes);
+}
+
+void run_forward(const ForwardProblem& problem, Context& context, std::byte* memory) {
+  const AttentionShape& shape = problem.common.shape;
+  memory += mask_bounds_bytes(shape);
+  const bool decodes = shape.queries == 1 && !problem.carry.is_part;
+  const std::int64_t scratch_bytes = forward_scratch_bytes(shape, decodes);
+  const auto run_task = [&](const LaneRange& lanes, std::byte* scratch) {
+    ScratchCutter cutter(scratch);
+    if (decodes) {
+      attention_decode(problem, cut_decode_scratch(shape, cutter), lanes);
+    } else {
+      attention_forward(problem, cut_forward_scratch(shape, cutter), lanes);
+    }
+  };
+  if (decodes) {
+    for_each_task(context.team(), HeadTasks(shape), memory, scratch_bytes, run_task);
+  } else {
+    const LaneTasks tasks(shape, context.threads());
+    for_each_task(context.team(), tasks, memory, scratch_bytes, run_task);
+  }
+}
+
+std::int64_t backward_bytes(const AttentionShape& shape, Context& context) {
+  const BackwardTasks tasks(shape, context.threads());
+  return mask_bounds_bytes(shape) +
+         context.threads() * backward_scratch_bytes(shape, tasks.range_blocks());
+}
+
+void run_backward(const BackwardProblem& problem, Context& context, std::byte* memory) {
+  const AttentionShape& shape = problem.common.shape;
+  memory += mask_bounds_bytes(shape);
+  const BackwardTasks tasks(shape, context.threads());
+  const std::int64_t scratch_bytes = backward_scratch_bytes(shape, tasks.range_blocks());
+  const auto run_task = [&](const BackwardTask& task, std::byte* scratch) {
+    ScratchCutter cutter(scratch);
+    attention_backward(problem, cut_backward_scratch(shape, tasks.range_blocks(), cutter), task);
+  };
+  for_each_task(context.team(), tasks, memory, scratch_bytes, run_task);
+}
+
 }  // namespace
 
 }  // namespace cpu
 
 std::int64_t workspace_bytes(const AttentionAttrs& /*attrs*/, cpu::Context& context, Types in) {
   const cpu::AttentionShape shape = cpu::attention_shape(in[0], in[1]);
-  return cpu::mask_bounds_bytes(shape) + context.threads() * cpu::forward_scratch_bytes(shape);
+  return cpu::forward_bytes(shape, context, shape.queries == 1);
 }
 
 void run(const AttentionAttrs& attrs, cpu::Context& context, const Views& views) {
   const AttentionOperands of = by_name(attrs, views);
-  const cpu::AttentionShape shape = cpu::attention_shape(of.q, of.k);
-  const cpu::Mask mask = cpu::attention_mask(of.ids, attrs.causal, attrs.window);
-  const cpu::ForwardProblem problem = {
-      .common = {.shape = shape,
-                 .bf16 = of.q.dtype == DType::kBF16,
-                 .mask = mask,
-                 .bounds = cpu::find_mask_bounds(shape, mask, views.workspace.data())},
-      .q = cpu::head_rows(of.q),
-      .k = cpu::head_rows(of.k),
-      .v = cpu::head_rows(of.v),
-      .o = cpu::head_rows(of.o),
-      .lse = of.lse,
-      .score_factor = static_cast<float>(attrs.scale * std::numbers::log2e),
-      .cap = cpu::ScoreCap(attrs.softcap)};
-  std::byte* const memory = views.workspace.data() + cpu::mask_bounds_bytes(shape);
-  const std::int64_t scratch_bytes = cpu::forward_scratch_bytes(shape);
-  const auto run_task = [&](const cpu::LaneRange& lanes, std::byte* scratch) {
-    cpu::ScratchCutter cutter(scratch);
-    if (shape.queries == 1) {
-      cpu::attention_decode(problem, cpu::cut_decode_scratch(shape, cutter), lanes);
-    } else {
-      cpu::attention_forward(problem, cpu::cut_forward_scratch(shape, cutter), lanes);
-    }
-  };
-  if (shape.queries == 1) {
-    cpu::for_each_task(context.team(), cpu::HeadTasks(shape), memory, scratch_bytes, run_task);
-  } else {
-    const cpu::LaneTasks tasks(shape, context.threads());
-    cpu::for_each_task(context.team(), tasks, memory, scratch_bytes, run_task);
+  cpu::run_forward(
+      cpu::forward_problem(attrs, of, views.workspace), context, views.workspace.data());
+}
+
+std::int64_t workspace_bytes(const AttentionPartAttrs& /*attrs*/, cpu::Context& context, Types in) {
+  return cpu::forward_bytes(cpu::attention_shape(in[0], in[1]), context, /*decodes=*/false);
+}
+
+void run(const AttentionPartAttrs& attrs, cpu::Context& context, const Views& views) {
+  const AttentionPartOperands part = by_name(attrs, views);
+  cpu::ForwardProblem problem = cpu::forward_problem(attrs, part.of, views.workspace);
+  problem.carry.is_part = true;
+  if (attrs.step > 0) {
+    problem.carry.is_first = false;
+    problem.carry.o = cpu::head_rows(part.carry_o);
+    problem.carry.lse = part.carry_lse;
   }
+  cpu::run_forward(problem, context, views.workspace.data());
 }
 
 std::int64_t workspace_bytes(const AttentionBackwardAttrs& /*attrs*/,
                              cpu::Context& context,
                              Types in) {
-  const cpu::AttentionShape shape = cpu::attention_shape(in[1], in[2]);
-  const cpu::BackwardTasks tasks(shape, context.threads());
-  return cpu::mask_bounds_bytes(shape) +
-         context.threads() * cpu::backward_scratch_bytes(shape, tasks.range_blocks());
+  return cpu::backward_bytes(cpu::attention_shape(in[1], in[2]), context);
 }
 
 void run(const AttentionBackwardAttrs& attrs, cpu::Context& context, const Views& views) {
   const AttentionBackwardOperands of = by_name(attrs, views);
-  const cpu::AttentionShape shape = cpu::attention_shape(of.q, of.k);
-  const cpu::Mask mask = cpu::attention_mask(of.ids, attrs.causal, attrs.window);
-  const cpu::BackwardProblem problem = {
-      .common = {.shape = shape,
-                 .bf16 = of.q.dtype == DType::kBF16,
-                 .mask = mask,
-                 .bounds = cpu::find_mask_bounds(shape, mask, views.workspace.data())},
-      .dout = cpu::head_rows(of.dout),
-      .q = cpu::head_rows(of.q),
-      .k = cpu::head_rows(of.k),
-      .v = cpu::head_rows(of.v),
-      .o = cpu::head_rows(of.o),
-      .lse = of.lse,
-      .dq = cpu::head_rows(of.dq),
-      .dk = cpu::head_rows(of.dk),
-      .dv = cpu::head_rows(of.dv),
-      .scale = static_cast<float>(attrs.scale),
-      .score_factor = static_cast<float>(attrs.scale * std::numbers::log2e),
-      .cap = cpu::ScoreCap(attrs.softcap)};
-  std::byte* const memory = views.workspace.data() + cpu::mask_bounds_bytes(shape);
-  const cpu::BackwardTasks tasks(shape, context.threads());
-  const std::int64_t scratch_bytes = cpu::backward_scratch_bytes(shape, tasks.range_blocks());
-  const auto run_task = [&](const cpu::BackwardTask& task, std::byte* scratch) {
-    cpu::ScratchCutter cutter(scratch);
-    cpu::attention_backward(
-        problem, cpu::cut_backward_scratch(shape, tasks.range_blocks(), cutter), task);
-  };
-  cpu::for_each_task(context.team(), tasks, memory, scratch_bytes, run_task);
+  cpu::run_backward(
+      cpu::backward_problem(attrs, of, views.workspace), context, views.workspace.data());
+}
+
+std::int64_t workspace_bytes(const AttentionPartBackwardAttrs& /*attrs*/,
+                             cpu::Context& context,
+                             Types in) {
+  return cpu::backward_bytes(cpu::attention_shape(in[1], in[2]), context);
+}
+
+void run(const AttentionPartBackwardAttrs& attrs, cpu::Context& context, const Views& views) {
+  const AttentionPartBackwardOperands part = by_name(attrs, views);
+  cpu::BackwardProblem problem = cpu::backward_problem(attrs, part.of, views.workspace);
+  problem.is_part = true;
+  if (attrs.step > 0) {
+    problem.has_carry = true;
+    problem.carry = cpu::head_rows(part.carry);
+  }
+  cpu::run_backward(problem, context, views.workspace.data());
 }
 
 }  // namespace tessera

@@ -4,6 +4,7 @@
 
 #include "tessera/ops/attention/attention.h"
 #include "tessera/ops/attention/attention_cuda.h"
+#include "tessera/ops/attention/attention_part.h"
 #include "tessera/ops/attention/attention_tasks_cuda.h"
 
 // The plain form, of any dtype and width: a block of threads takes a query, or in the last kernel a
@@ -55,9 +56,12 @@ struct Running {
 
 // Takes kThreads keys from `first` on into a query's softmax; thread i has the score of key first +
 // i. All threads of a block call it.
-template <class T>
-__device__ void take_keys(
-    const Forward<T>& task, const Query& query, std::int64_t first, float score, Running& running) {
+template <class T, class Out>
+__device__ void take_keys(const Forward<T, Out>& task,
+                          const Query& query,
+                          std::int64_t first,
+                          float score,
+                          Running& running) {
   __shared__ float weights[kThreads];
   const float largest = fmaxf(running.shift, block_max(score));
   if (largest == -INFINITY) {
@@ -79,15 +83,31 @@ __device__ void take_keys(
   __syncthreads();
 }
 
-template <class T>
-__global__ void attend(Forward<T> task) {
+// Where a query's softmax begins: at what the steps before left, which is relative to lse and of
+// which the total is then 1.
+template <class T, class Out>
+__device__ Running begin(const Forward<T, Out>& task, const Query& query, std::int64_t number) {
+  Running running;
+  if (task.carry_lse == nullptr || task.carry_lse[number] == -INFINITY) {
+    return running;
+  }
+  running.shift = task.carry_lse[number];
+  running.total = 1.0F;
+  if (threadIdx.x < task.shape.channels) {
+    running.output = task.carry_o.at(query.batch, query.token, query.head)[threadIdx.x];
+  }
+  return running;
+}
+
+template <class T, class Out>
+__global__ void attend(Forward<T, Out> task) {
   const Shape& shape = task.shape;
   const std::int64_t count = shape.batch * shape.heads * shape.queries;
   for (std::int64_t number = blockIdx.x; number < count; number += gridDim.x) {
     const Query query = Query::of(number, shape);
     const std::int64_t group = query.head / shape.group();
     const T* const q = task.q.at(query.batch, query.token, query.head);
-    Running running;
+    Running running = begin(task, query, number);
     for (std::int64_t first = 0; first < shape.keys; first += kThreads) {
       const std::int64_t key = first + threadIdx.x;
       float score = -INFINITY;
@@ -99,7 +119,7 @@ __global__ void attend(Forward<T> task) {
     const bool seen = running.total > 0.0F;
     if (threadIdx.x < shape.channels) {
       task.o.at(query.batch, query.token, query.head)[threadIdx.x] =
-          narrow<T>(seen ? running.output / running.total : 0.0F);
+          narrow<Out>(seen ? running.output / running.total : 0.0F);
     }
     if (threadIdx.x == 0) {
       task.lse[number] = seen ? running.shift + logf(running.total) : -INFINITY;
@@ -113,11 +133,10 @@ struct Pair {
   float slope;
 };
 
-template <class T>
-__device__ Pair pair_of(const Backward<T>& task, const Query& query, std::int64_t key) {
+template <class T, class Out>
+__device__ Pair pair_of(const Backward<T, Out>& task, const Query& query, std::int64_t key) {
   const Shape& shape = task.shape;
-  const std::int64_t number =
-      (query.batch * shape.heads + query.head) * shape.queries + query.token;
+  const std::int64_t number = shape.number_of(query.batch, query.head, query.token);
   const float lse = task.lse[number];
   if (lse == -INFINITY || !sees(task.mask, shape, query.batch, query.token, key)) {
     return {.weight = 0.0F, .slope = 0.0F};
@@ -133,8 +152,8 @@ __device__ Pair pair_of(const Backward<T>& task, const Query& query, std::int64_
 }
 
 // delta = dout . o for each query, then dq.
-template <class T>
-__global__ void query_gradients(Backward<T> task) {
+template <class T, class Out>
+__global__ void query_gradients(Backward<T, Out> task) {
   const Shape& shape = task.shape;
   __shared__ float slopes[kThreads];
   const std::int64_t count = shape.batch * shape.heads * shape.queries;
@@ -161,15 +180,18 @@ __global__ void query_gradients(Backward<T> task) {
       __syncthreads();
     }
     if (threadIdx.x < shape.channels) {
-      task.dq.at(query.batch, query.token, query.head)[threadIdx.x] =
-          narrow<T>(task.form.scale * gradient);
+      float dq = task.form.scale * gradient;
+      if (task.carry.data != nullptr) {
+        dq += task.carry.at(query.batch, query.token, query.head)[threadIdx.x];
+      }
+      task.dq.at(query.batch, query.token, query.head)[threadIdx.x] = narrow<Out>(dq);
     }
   }
 }
 
 // dk and dv: over the queries of a key's group, head by head.
-template <class T>
-__global__ void key_gradients(Backward<T> task) {
+template <class T, class Out>
+__global__ void key_gradients(Backward<T, Out> task) {
   const Shape& shape = task.shape;
   __shared__ float weights[kThreads];
   __shared__ float slopes[kThreads];
@@ -203,10 +225,26 @@ __global__ void key_gradients(Backward<T> task) {
       __syncthreads();
     }
     if (threadIdx.x < shape.channels) {
-      task.dk.at(batch, key, group)[threadIdx.x] = narrow<T>(task.form.scale * dk);
-      task.dv.at(batch, key, group)[threadIdx.x] = narrow<T>(dv);
+      task.dk.at(batch, key, group)[threadIdx.x] = narrow<Out>(task.form.scale * dk);
+      task.dv.at(batch, key, group)[threadIdx.x] = narrow<Out>(dv);
     }
   }
+}
+
+template <class T, class Out>
+void run_plain(const Context& context, const Forward<T, Out>& task) {
+  const std::int64_t queries = task.shape.batch * task.shape.heads * task.shape.queries;
+  launch(context, "attention", blocks_of_rows(context, queries), attend<T, Out>, task);
+}
+
+template <class T, class Out>
+void run_plain(const Context& context, const Backward<T, Out>& task) {
+  const Shape& shape = task.shape;
+  const char* const name = "attention_backward";
+  const std::int64_t queries = shape.batch * shape.heads * shape.queries;
+  const std::int64_t keys = shape.batch * shape.kv_heads * shape.keys;
+  launch(context, name, blocks_of_rows(context, queries), query_gradients<T, Out>, task);
+  launch(context, name, blocks_of_rows(context, keys), key_gradients<T, Out>, task);
 }
 
 std::span<std::byte> behind(std::span<std::byte> workspace, std::int64_t bytes) {
@@ -233,11 +271,18 @@ void run(const AttentionAttrs& attrs, cuda::Context& context, const Views& views
     return;
   }
   cuda::with_type(of.q.dtype, [&](auto element) {
-    using T = decltype(element);
-    const auto task = cuda::forward_task<T>(attrs, of);
-    const std::int64_t queries = task.shape.batch * task.shape.heads * task.shape.queries;
-    cuda::launch(
-        context, "attention", cuda::blocks_of_rows(context, queries), cuda::attend<T>, task);
+    cuda::run_plain(context, cuda::forward_task<decltype(element)>(attrs, of));
+  });
+}
+
+void run(const AttentionPartAttrs& attrs, cuda::Context& context, const Views& views) {
+  const AttentionPartOperands part = by_name(attrs, views);
+  if (cuda::takes_flash(part)) {
+    cuda::run_flash(context, cuda::forward_task<BFloat16>(attrs, part), views.workspace);
+    return;
+  }
+  cuda::with_type(part.of.q.dtype, [&](auto element) {
+    cuda::run_plain(context, cuda::forward_task<decltype(element)>(attrs, part));
   });
 }
 
@@ -253,14 +298,20 @@ void run(const AttentionBackwardAttrs& attrs, cuda::Context& context, const View
   }
   cuda::with_type(of.q.dtype, [&](auto element) {
     using T = decltype(element);
-    const auto task = cuda::backward_task<T>(attrs, of, views.workspace.data());
-    const cuda::Shape& shape = task.shape;
-    const char* const name = "attention_backward";
-    const std::int64_t queries = shape.batch * shape.heads * shape.queries;
-    const std::int64_t keys = shape.batch * shape.kv_heads * shape.keys;
-    cuda::launch(
-        context, name, cuda::blocks_of_rows(context, queries), cuda::query_gradients<T>, task);
-    cuda::launch(context, name, cuda::blocks_of_rows(context, keys), cuda::key_gradients<T>, task);
+    cuda::run_plain(context, cuda::backward_task<T>(attrs, of, views.workspace.data()));
+  });
+}
+
+void run(const AttentionPartBackwardAttrs& attrs, cuda::Context& context, const Views& views) {
+  const AttentionPartBackwardOperands part = by_name(attrs, views);
+  if (cuda::takes_flash(part)) {
+    const auto task = cuda::backward_task<BFloat16>(attrs, part, views.workspace.data());
+    cuda::run_flash(context, task, cuda::behind(views.workspace, cuda::delta_bytes(task.shape)));
+    return;
+  }
+  cuda::with_type(part.of.q.dtype, [&](auto element) {
+    using T = decltype(element);
+    cuda::run_plain(context, cuda::backward_task<T>(attrs, part, views.workspace.data()));
   });
 }
 

@@ -14,11 +14,13 @@
 
 namespace tessera::cuda {
 
-// A (b, t, heads, d) tensor with contiguous d.
+// A (b, t, heads, d) tensor with contiguous d. Without data: there is none.
 template <class T>
 struct Heads {
-  T* data;
-  std::int64_t strides[3];
+  T* data = nullptr;
+  std::int64_t strides[3] = {};
+
+  Heads() = default;
 
   explicit Heads(const View& view)
       : data(view.as<T>()), strides{view.strides[0], view.strides[1], view.strides[2]} {
@@ -39,6 +41,11 @@ struct Shape {
   std::int64_t channels;
 
   constexpr std::int64_t group() const { return heads / kv_heads; }
+
+  // Of a query's value among those that lie (b, heads, t).
+  constexpr std::int64_t number_of(std::int64_t row, std::int64_t head, std::int64_t query) const {
+    return (row * heads + head) * queries + query;
+  }
 };
 
 struct Mask {
@@ -74,23 +81,29 @@ struct ScoreForm {
 #endif
 };
 
-template <class T>
+// Out is o's type: f32 in a step over one part of the keys (ops/attention/attention_part.h), which
+// alone may go on from what the steps before left.
+template <class T, class Out = T>
 struct Forward {
   Shape shape;
   Mask mask;
   Heads<const T> q;
   Heads<const T> k;
   Heads<const T> v;
-  Heads<T> o;
+  Heads<Out> o;
   float* lse;  // (b, heads, t)
   ScoreForm form;
+  // What the steps before left, over which o and lse may lie. Null: there is nothing.
+  Heads<const float> carry_o = {};
+  const float* carry_lse = nullptr;  // (b, heads, t)
   // On the device: another kernel has done it where this is 1. Null: none has.
   const std::int32_t* is_done = nullptr;
 
   constexpr bool is_left() const { return is_done == nullptr || *is_done == 0; }
 };
 
-template <class T>
+// Out is the gradients' type: f32 in such a step, which alone may add to dq of those before.
+template <class T, class Out = T>
 struct Backward {
   Shape shape;
   Mask mask;
@@ -100,23 +113,26 @@ struct Backward {
   Heads<const T> v;
   Heads<const T> o;
   const float* lse;  // (b, heads, t)
-  Heads<T> dq;
-  Heads<T> dk;
-  Heads<T> dv;
+  Heads<Out> dq;
+  Heads<Out> dk;
+  Heads<Out> dv;
   float* delta;  // (b, heads, t): first in the workspace
   ScoreForm form;
   bool any_order;
+  Heads<const float> carry = {};  // dq of the steps before, over which dq may lie
 };
 
 // By tensor cores, a tile of queries x keys at a time: of tensors of bf16, heads of at most 128
 // channels in whole packs that are aligned (takes_flash()), with ranges_workspace_bytes() of
-// workspace, which say which tiles see each other.
+// workspace, which say which tiles see each other. Out is bf16 or f32.
 std::int64_t ranges_workspace_bytes(const Shape& shape);
+template <class Out>
 void run_flash(const Context& context,
-               const Forward<BFloat16>& task,
+               const Forward<BFloat16, Out>& task,
                std::span<std::byte> workspace);
+template <class Out>
 void run_flash(const Context& context,
-               const Backward<BFloat16>& task,
+               const Backward<BFloat16, Out>& task,
                std::span<std::byte> workspace);
 
 // For the two below: the graph of a task, with whole rows, and the tensors that it reads and

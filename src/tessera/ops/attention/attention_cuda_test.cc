@@ -47,6 +47,7 @@ class CudaAttention : public testing::Test {
 
   Backend& library() { return *library_; }
 
+  // Of what the library may take. Other samples are for own kernels anyway: kernels_test.cc.
   void expect_own_equals_reference(const std::vector<Sample>& all) {
     for (const Sample& sample : all) {
       if (sample.name.find("whole_rows") != std::string::npos ||
@@ -68,6 +69,40 @@ TEST_F(CudaAttention, OwnKernelsComputeForward) {
 
 TEST_F(CudaAttention, OwnKernelsComputeBackward) {
   expect_own_equals_reference(samples(SamplesOf<AttentionBackwardAttrs>()));
+}
+
+void expect_alike(const HostTensor& found, const HostTensor& expected, const std::string& what) {
+  const conformance::Tolerance limit =
+      tolerance(conformance::OpClass::kRoundedTerms, expected.type().dtype);
+  EXPECT_EQ(difference(found, widened(expected), limit), std::nullopt) << what;
+}
+
+// Heads so far apart that tensor cores do not take them: what the plain form computes.
+constexpr std::int32_t kHeadDim = 3;
+
+// Of steps over parts of the keys, of which own kernels do all: each form of them.
+void expect_steps_equal_reference(Backend& own, const std::vector<Sample>& all) {
+  int by_tensor_cores = 0;
+  for (const Sample& sample : all) {
+    EXPECT_THAT(check_kernel_on(own, sample), IsEmpty()) << sample.name;
+    const std::vector<HostTensor> operands = make_operands(sample);
+    const Outcome found = execute(*sample.op, operands, {.backend = &own});
+    const Outcome plain = execute(*sample.op, operands, {.sliced_dim = kHeadDim, .backend = &own});
+    EXPECT_THAT(plain.failures, IsEmpty()) << sample.name;
+    for (std::size_t i = 0; i < plain.results.size(); ++i) {
+      expect_alike(plain.results[i], found.results[i], format("{} of {}", i, sample.name));
+    }
+    by_tensor_cores += plain.results == found.results ? 0 : 1;
+  }
+  EXPECT_GE(by_tensor_cores, 5);  // else both were the plain form
+}
+
+TEST_F(CudaAttention, OwnKernelsComputeSteps) {
+  expect_steps_equal_reference(own(), samples(SamplesOf<AttentionPartAttrs>()));
+}
+
+TEST_F(CudaAttention, OwnKernelsComputeBackwardOfSteps) {
+  expect_steps_equal_reference(own(), samples(SamplesOf<AttentionPartBackwardAttrs>()));
 }
 
 // Sizes of a model's layers; emulated some that a CPU can do.
@@ -145,12 +180,6 @@ std::vector<HostTensor> operands_of_backward(const HostTensor& dout,
   all.insert(all.end(), results.begin(), results.end());
   all.insert(all.end(), operands.begin() + 3, operands.end());
   return all;
-}
-
-void expect_alike(const HostTensor& found, const HostTensor& expected, const std::string& what) {
-  const conformance::Tolerance limit =
-      tolerance(conformance::OpClass::kRoundedTerms, expected.type().dtype);
-  EXPECT_EQ(difference(found, widened(expected), limit), std::nullopt) << what;
 }
 
 TEST_F(CudaAttention, TheLibraryComputesWhatOwnKernelsDo) {
@@ -355,6 +384,78 @@ TEST_F(CudaAttention, TilesAreVisitedWhereTheySee) {
   const auto last = [](std::int32_t token) { return token / 2120; };
   EXPECT_THAT(check_kernel_on(own(), forward_of({"far_keys", 70, 2200, true, last, token_itself})),
               IsEmpty());
+}
+
+// Some tokens of a tensor of one row.
+HostTensor tokens_of(const HostTensor& tensor, std::int64_t first, std::int64_t count) {
+  TensorType type = tensor.type();
+  const auto token = static_cast<std::int64_t>(tensor.bytes().size()) / type.dims[1].bound;
+  type.dims[1].bound = count;
+  HostTensor part(type);
+  std::ranges::copy(tensor.bytes().subspan(static_cast<std::size_t>(first * token),
+                                           static_cast<std::size_t>(count * token)),
+                    part.bytes().begin());
+  return part;
+}
+
+// Operands of attention with some of their keys.
+std::vector<HostTensor> with_keys(std::vector<HostTensor> operands,
+                                  std::int64_t first,
+                                  std::int64_t count) {
+  for (const std::size_t of_keys : {1U, 2U, 4U, 6U}) {
+    operands[of_keys] = tokens_of(operands[of_keys], first, count);
+  }
+  return operands;
+}
+
+// In place, in both forms: all keys at once, and part by part, the last part first, of which most
+// queries see nothing.
+TEST_F(CudaAttention, StepsGiveWhatAllKeysDo) {
+  constexpr std::int64_t kKeys = 70;
+  constexpr std::array<std::int64_t, 3> kParts = {2, 0, 1};
+  const Layer layer = {1, 210, 4, 2, 64, 90};
+  const double scale = scale_of(layer);
+  const std::vector<HostTensor> operands = operands_of(layer);
+  const std::vector<HostTensor> expected =
+      execute(*make_op(AttentionAttrs{.scale = scale}), operands, {.backend = &own()}).results;
+  const std::vector<HostTensor> slopes =
+      execute(*make_op(AttentionBackwardAttrs{.scale = scale}),
+              operands_of_backward(operands[0], operands, expected),
+              {.backend = &own()})
+          .results;
+  const auto step = [&](const Op& op, const std::vector<HostTensor>& in, std::int32_t sliced_dim) {
+    const Outcome outcome =
+        execute(op, in, {.aliases = info(op).aliases, .sliced_dim = sliced_dim, .backend = &own()});
+    EXPECT_THAT(outcome.failures, IsEmpty());
+    return outcome.results;
+  };
+  for (const std::int32_t sliced_dim : {-1, kHeadDim}) {
+    std::vector<HostTensor> carry;
+    std::vector<HostTensor> dq;
+    for (std::size_t i = 0; i < kParts.size(); ++i) {
+      const std::int64_t first = kParts[i] * kKeys;
+      const auto number = static_cast<std::int64_t>(i);
+      std::vector<HostTensor> in = with_keys(operands, first, kKeys);
+      std::vector<HostTensor> in_backward = operands_of_backward(operands[0], in, expected);
+      in.insert(in.end(), carry.begin(), carry.end());
+      carry = step(
+          *make_op(AttentionPartAttrs{.scale = scale, .step = number, .steps = 3}), in, sliced_dim);
+      in_backward.insert(in_backward.end(), dq.begin(), dq.end());
+      const std::vector<HostTensor> found =
+          step(*make_op(AttentionPartBackwardAttrs{.scale = scale, .step = number, .steps = 3}),
+               in_backward,
+               sliced_dim);
+      dq = {found[0]};
+      for (const std::size_t of_keys : {1U, 2U}) {
+        expect_alike(found[of_keys],
+                     tokens_of(slopes[of_keys], first, kKeys),
+                     format("slopes {} of part {}", of_keys, kParts[i]));
+      }
+    }
+    expect_alike(carry[0], expected[0], "o");
+    expect_alike(carry[1], expected[1], "lse");
+    expect_alike(dq[0], slopes[0], "dq");
+  }
 }
 
 // Of one row (tokens, heads, channels) of bf16: a token's part becomes zeros.

@@ -43,23 +43,57 @@ std::int64_t most_sequences(const Shape& shape) {
   return shape.batch * std::max<std::int64_t>(of_row, 1);
 }
 
-// Whether tensor cores take a (b, t, heads, d) tensor.
-bool takes_flash(const View& heads) {
-  return heads.dtype == DType::kBF16 && heads.sizes[3] % kPack == 0 &&
+// Whether tensor cores take a (b, t, heads, d) tensor as one of `dtype`.
+bool takes_flash(const View& heads, DType dtype) {
+  return heads.dtype == dtype && heads.sizes[3] % kPack == 0 &&
          heads.sizes[3] <= kMostFlashChannels && heads.strides[0] % kPack == 0 &&
          heads.strides[1] % kPack == 0 && heads.strides[2] % kPack == 0 &&
          reinterpret_cast<std::uintptr_t>(heads.data) % 16 == 0;
 }
 
+// Whether they take what a step goes on from, if it does.
+bool takes_carry(const View& carry) {
+  return carry.num_dims == 0 || takes_flash(carry, DType::kF32);
+}
+
+// Whether they take all of them, with results of `dtype`.
+bool takes_flash(const AttentionOperands& of, DType dtype) {
+  return takes_flash(of.q, DType::kBF16) && takes_flash(of.k, DType::kBF16) &&
+         takes_flash(of.v, DType::kBF16) && takes_flash(of.o, dtype);
+}
+
+bool takes_flash(const AttentionBackwardOperands& of, DType dtype) {
+  return takes_flash(of.dout, DType::kBF16) && takes_flash(of.q, DType::kBF16) &&
+         takes_flash(of.k, DType::kBF16) && takes_flash(of.v, DType::kBF16) &&
+         takes_flash(of.o, DType::kBF16) && takes_flash(of.dq, dtype) &&
+         takes_flash(of.dk, dtype) && takes_flash(of.dv, dtype);
+}
+
+// Of backward by own kernels: with tensor cores, and without.
+std::int64_t flash_backward_bytes(const Shape& shape) {
+  return delta_bytes(shape) + ranges_workspace_bytes(shape);
+}
+
+std::int64_t plain_backward_bytes(const AttentionBackwardOperands& of) {
+  return of.lse.num_elements() * static_cast<std::int64_t>(sizeof(float));
+}
+
 }  // namespace
 
 bool takes_flash(const AttentionOperands& of) {
-  return takes_flash(of.q) && takes_flash(of.k) && takes_flash(of.v) && takes_flash(of.o);
+  return takes_flash(of, DType::kBF16);
+}
+
+bool takes_flash(const AttentionPartOperands& part) {
+  return takes_flash(part.of, DType::kF32) && takes_carry(part.carry_o);
 }
 
 bool takes_flash(const AttentionBackwardOperands& of) {
-  return takes_flash(of.dout) && takes_flash(of.q) && takes_flash(of.k) && takes_flash(of.v) &&
-         takes_flash(of.o) && takes_flash(of.dq) && takes_flash(of.dk) && takes_flash(of.dv);
+  return takes_flash(of, DType::kBF16);
+}
+
+bool takes_flash(const AttentionPartBackwardOperands& part) {
+  return takes_flash(part.of, DType::kF32) && takes_carry(part.carry);
 }
 
 Form form_of(const FormFacts& facts, const View& q, const View& k) {
@@ -172,13 +206,30 @@ std::int64_t cuda_workspace_bytes(const AttentionBackwardAttrs& attrs,
                                   std::span<const View> results) {
   const auto of = by_name(attrs, {.in = operands, .out = results, .workspace = {}});
   if (!cuda::takes_flash(of)) {
-    return of.lse.num_elements() * static_cast<std::int64_t>(sizeof(float));
+    return cuda::plain_backward_bytes(of);
   }
   const auto task = cuda::backward_task<BFloat16>(attrs, of, nullptr);
-  const std::int64_t own = cuda::delta_bytes(task.shape) + cuda::ranges_workspace_bytes(task.shape);
+  const std::int64_t own = cuda::flash_backward_bytes(task.shape);
   return cuda::form_of(attrs, of.q, of.k) == cuda::Form::kWholeRows
              ? std::max(own, cuda::graph_workspace_bytes(task))
              : own;
+}
+
+std::int64_t cuda_workspace_bytes(const AttentionPartAttrs& attrs,
+                                  std::span<const View> operands,
+                                  std::span<const View> results) {
+  const auto part = by_name(attrs, {.in = operands, .out = results, .workspace = {}});
+  return cuda::takes_flash(part)
+             ? cuda::ranges_workspace_bytes(cuda::shape_of(part.of.q, part.of.k))
+             : 0;
+}
+
+std::int64_t cuda_workspace_bytes(const AttentionPartBackwardAttrs& attrs,
+                                  std::span<const View> operands,
+                                  std::span<const View> results) {
+  const auto part = by_name(attrs, {.in = operands, .out = results, .workspace = {}});
+  return cuda::takes_flash(part) ? cuda::flash_backward_bytes(cuda::shape_of(part.of.q, part.of.k))
+                                 : cuda::plain_backward_bytes(part.of);
 }
 
 bool is_left_to_cudnn(const AttentionAttrs& attrs,

@@ -3,6 +3,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <span>
+#include <type_traits>
 
 #include "tessera/ops/attention/flash_ranges_cuda.h"
 
@@ -29,12 +30,13 @@ __device__ void weigh_pair(
 }
 
 // delta = dout . o of each query of a block, by two threads: to `facts` and the workspace.
-__device__ void make_delta(const Backward<BFloat16>& task, const Place& place, QueryFacts& facts) {
+template <class Task>
+__device__ void make_delta(const Task& task, const Place& place, QueryFacts& facts) {
   const Shape& shape = task.shape;
   const int row = static_cast<int>(threadIdx.x) / 2;
   const std::int64_t query = place.first + row;
   float sum = 0.0F;
-  const std::int64_t number = (place.batch * shape.heads + place.head) * shape.queries + query;
+  const std::int64_t number = shape.number_of(place.batch, place.head, query);
   if (query < shape.queries) {
     const BFloat16* const dout = task.dout.at(place.batch, query, place.head);
     const BFloat16* const o = task.o.at(place.batch, query, place.head);
@@ -79,9 +81,23 @@ __device__ void weigh_pairs(const ScoreForm& form,
   }
 }
 
-template <int D, bool kCapped>
+// Writes dq of the warp's queries, times the scale, on top of what the steps before brought.
+template <int D, class Out>
+__device__ void store_dq(const Backward<BFloat16, Out>& task, const Place& place, FragmentC* dq) {
+  const float factors[2] = {task.form.scale, task.form.scale};
+  const float ones[2] = {1.0F, 1.0F};
+  scale_rows<D>(dq, factors);
+  if constexpr (std::is_same_v<Out, float>) {
+    if (task.carry.data != nullptr) {
+      add_stored_rows<D>(query_rows(task.carry, task, place), dq);
+    }
+  }
+  store_rows<D>(dq, ones, query_rows(task.dq, task, place));
+}
+
+template <int D, bool kCapped, class Out>
 __global__ void __launch_bounds__(kFlashThreads, kBlocks<D>)
-    query_gradients(Backward<BFloat16> task, Ranges ranges) {
+    query_gradients(Backward<BFloat16, Out> task, Ranges ranges) {
   alignas(16) __shared__ std::uint16_t k[kTileElements<D>];
   alignas(16) __shared__ std::uint16_t v[kTileElements<D>];
   __shared__ Ids query_ids;
@@ -113,14 +129,13 @@ __global__ void __launch_bounds__(kFlashThreads, kBlocks<D>)
         add_rows<D>(pairs[1], {k}, first, dq);
       }
     });
-    const float factors[2] = {task.form.scale, task.form.scale};
-    store_rows<D>(dq, factors, query_rows(task.dq, task, warp_place(place)));
+    store_dq<D>(task, warp_place(place), dq);
   }
 }
 
 // Takes a head's queries of a tile, and what they bring, to shared memory.
-template <int D>
-__device__ void load_queries(const Backward<BFloat16>& task,
+template <int D, class Task>
+__device__ void load_queries(const Task& task,
                              const Place& place,
                              std::uint16_t* q,
                              std::uint16_t* dout,
@@ -130,15 +145,15 @@ __device__ void load_queries(const Backward<BFloat16>& task,
   load_tile<D>(query_rows(task.dout, task, place), dout);
   const std::int64_t query = place.first + threadIdx.x;
   if (threadIdx.x < kTile && query < shape.queries) {
-    const std::int64_t number = (place.batch * shape.heads + place.head) * shape.queries + query;
+    const std::int64_t number = shape.number_of(place.batch, place.head, query);
     facts.lse[threadIdx.x] = task.lse[number] * kLog2E;
     facts.delta[threadIdx.x] = task.delta[number];
   }
 }
 
 // As walk_keys(), over the queries of a block's keys: calls body(place, all_seen).
-template <class Body>
-__device__ void walk_queries(const Backward<BFloat16>& task,
+template <class Task, class Body>
+__device__ void walk_queries(const Task& task,
                              const Ranges& ranges,
                              const Place& place,
                              const Body& body) {
@@ -153,9 +168,9 @@ __device__ void walk_queries(const Backward<BFloat16>& task,
 }
 
 // Behind query_gradients(), whose delta it reads.
-template <int D, bool kCapped>
+template <int D, bool kCapped, class Out>
 __global__ void __launch_bounds__(kFlashThreads, kBlocks<D>)
-    key_gradients(Backward<BFloat16> task, Ranges ranges) {
+    key_gradients(Backward<BFloat16, Out> task, Ranges ranges) {
   alignas(16) __shared__ std::uint16_t q[kTileElements<D>];
   alignas(16) __shared__ std::uint16_t dout[kTileElements<D>];
   __shared__ Ids query_ids;
@@ -211,8 +226,9 @@ __global__ void __launch_bounds__(kFlashThreads, kBlocks<D>)
 
 namespace tessera::cuda {
 
+template <class Out>
 void run_flash(const Context& context,
-               const Backward<BFloat16>& task,
+               const Backward<BFloat16, Out>& task,
                std::span<std::byte> workspace) {
   const Shape& shape = task.shape;
   const flash::Ranges ranges = flash::start_ranges(context, shape, task.mask, nullptr, workspace);
@@ -220,16 +236,19 @@ void run_flash(const Context& context,
     launch<flash::kFlashThreads>(context,
                                  "attention_backward",
                                  flash::tiles_of(shape.batch, shape.heads, shape.queries),
-                                 flash::query_gradients<D, kCapped>,
+                                 flash::query_gradients<D, kCapped, Out>,
                                  task,
                                  ranges);
     launch<flash::kFlashThreads>(context,
                                  "attention_backward",
                                  flash::tiles_of(shape.batch, shape.kv_heads, shape.keys),
-                                 flash::key_gradients<D, kCapped>,
+                                 flash::key_gradients<D, kCapped, Out>,
                                  task,
                                  ranges);
   });
 }
+
+template void run_flash(const Context&, const Backward<BFloat16>&, std::span<std::byte>);
+template void run_flash(const Context&, const Backward<BFloat16, float>&, std::span<std::byte>);
 
 }  // namespace tessera::cuda

@@ -4,6 +4,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <span>
+#include <type_traits>
 
 #include "tessera/ops/attention/flash_ranges_cuda.h"
 
@@ -68,8 +69,28 @@ __device__ void mask_scores(const ScoreForm& form, const Seen& seen, FragmentC* 
   }
 }
 
+// Goes on from what the steps before left: sums relative to lse, of which the total is then 1, in
+// one of the four lanes that have the same rows.
+template <int D>
+__device__ void go_on(const Forward<BFloat16, float>& task,
+                      const Place& place,
+                      Softmax& softmax,
+                      FragmentC* o) {
+  const Shape& shape = task.shape;
+  for (int half = 0; half < 2; ++half) {
+    const std::int64_t query = place.first + row_of(2 * half);
+    if (query < shape.queries) {
+      const float lse = task.carry_lse[shape.number_of(place.batch, place.head, query)];
+      softmax.shift[half] = lse * kLog2E;
+      softmax.total[half] = fragment_column() == 0 && lse != -INFINITY ? 1.0F : 0.0F;
+    }
+  }
+  add_stored_rows<D>(query_rows(task.carry_o, task, warp_place(place)), o);
+}
+
 // Writes lse, and gives what the sums of a lane's two rows are multiplied by.
-__device__ void end_softmax(const Forward<BFloat16>& task,
+template <class Task>
+__device__ void end_softmax(const Task& task,
                             const Place& place,
                             const Softmax& softmax,
                             float* factors) {
@@ -79,24 +100,15 @@ __device__ void end_softmax(const Forward<BFloat16>& task,
     factors[half] = total > 0.0F ? 1.0F / total : 0.0F;
     const std::int64_t query = place.first + row_of(half == 0 ? 0 : 2);
     if (fragment_column() == 0 && query < shape.queries) {
-      task.lse[(place.batch * shape.heads + place.head) * shape.queries + query] =
+      task.lse[shape.number_of(place.batch, place.head, query)] =
           total > 0.0F ? (softmax.shift[half] + log2f(total)) * kLn2 : -INFINITY;
     }
   }
 }
 
-template <int D>
-__device__ void scale_rows(FragmentC* sums, const float* factors) {
-  for (int n = 0; n < D / 8; ++n) {
-    for (int i = 0; i < 4; ++i) {
-      sums[n].at[i] *= factors[i / 2];
-    }
-  }
-}
-
-template <int D, bool kCapped>
+template <int D, bool kCapped, class Out>
 __global__ void __launch_bounds__(kFlashThreads, kBlocks<D>)
-    attend(Forward<BFloat16> task, Ranges ranges) {
+    attend(Forward<BFloat16, Out> task, Ranges ranges) {
   alignas(16) __shared__ std::uint16_t k[kTileElements<D>];
   alignas(16) __shared__ std::uint16_t v[kTileElements<D>];
   __shared__ Ids query_ids;
@@ -108,11 +120,16 @@ __global__ void __launch_bounds__(kFlashThreads, kBlocks<D>)
     __syncthreads();
     load_tile<D>(query_rows(task.q, task, place), k);
     load_query_ids(task, place, query_ids);
+    FragmentC o[D / 8] = {};
+    Softmax softmax = {{-INFINITY, -INFINITY}, {0.0F, 0.0F}};
+    if constexpr (std::is_same_v<Out, float>) {  // others have no register for it
+      if (task.carry_lse != nullptr) {
+        go_on<D>(task, place, softmax, o);
+      }
+    }
     __syncthreads();
     FragmentA q[D / 16];
     load_fragments<D>({k}, q);
-    FragmentC o[D / 8] = {};
-    Softmax softmax = {{-INFINITY, -INFINITY}, {0.0F, 0.0F}};
     walk_keys<D>(task, ranges, place, {key_ids, k, v}, [&](bool all_seen) {
       FragmentC scores[kTile / 8];
       for (std::int64_t chunk = 0; chunk < kChunks; ++chunk) {
@@ -136,7 +153,8 @@ __global__ void __launch_bounds__(kFlashThreads, kBlocks<D>)
 
 // Blocks of the forward kernel. Where another one has most likely done its work, all they do is see
 // that: no more than find a place at once, which loop where it has not.
-std::int64_t blocks_of(const Context& context, const Forward<BFloat16>& task) {
+template <class Task>
+std::int64_t blocks_of(const Context& context, const Task& task) {
   constexpr std::int64_t kAtOnce = 4;  // on a multiprocessor
   const std::int64_t tiles = tiles_of(task.shape.batch, task.shape.heads, task.shape.queries);
   return task.is_done == nullptr ? tiles : std::min(tiles, kAtOnce * context.multiprocessors());
@@ -147,8 +165,9 @@ std::int64_t blocks_of(const Context& context, const Forward<BFloat16>& task) {
 
 namespace tessera::cuda {
 
+template <class Out>
 void run_flash(const Context& context,
-               const Forward<BFloat16>& task,
+               const Forward<BFloat16, Out>& task,
                std::span<std::byte> workspace) {
   const flash::Ranges ranges =
       flash::start_ranges(context, task.shape, task.mask, task.is_done, workspace);
@@ -156,10 +175,13 @@ void run_flash(const Context& context,
     launch<flash::kFlashThreads>(context,
                                  "attention",
                                  flash::blocks_of(context, task),
-                                 flash::attend<D, kCapped>,
+                                 flash::attend<D, kCapped, Out>,
                                  task,
                                  ranges);
   });
 }
+
+template void run_flash(const Context&, const Forward<BFloat16>&, std::span<std::byte>);
+template void run_flash(const Context&, const Forward<BFloat16, float>&, std::span<std::byte>);
 
 }  // namespace tessera::cuda

@@ -137,10 +137,36 @@ class ForwardChunk {
     }
     fill_lane_ids(problem_.common.mask, lanes_, scratch_.positions, scratch_.documents);
     const std::int64_t lanes = lanes_.pairs() * kPairLanes;
-    std::fill_n(scratch_.outputs, lanes * padded_dim_, 0.0F);
     // Not -inf: the difference of two maxima must stay a number.
     std::fill_n(scratch_.maximum, lanes, std::numeric_limits<float>::lowest());
     std::fill_n(scratch_.sum, lanes, 0.0F);
+    if (problem_.carry.is_first) {
+      std::fill_n(scratch_.outputs, lanes * padded_dim_, 0.0F);
+    } else {
+      go_on();
+    }
+  }
+
+  // From what the steps before left: outputs relative to lse, of which the sum is then 1.
+  void go_on() {
+    std::array<float*, kPairLanes> rows;
+    for (std::int64_t pair = 0; pair < lanes_.pairs(); ++pair) {
+      lanes_.rows(problem_.carry.o, pair, rows);
+      pack_rows(rows.data(), kPairLanes, head_dim_, padded_dim_, 1.0F, scratch_.rows);
+      transpose(scratch_.rows,
+                padded_dim_,
+                kPairLanes,
+                padded_dim_,
+                scratch_.outputs + pair * kPairLanes * padded_dim_,
+                kPairLanes);
+    }
+    for (std::int64_t i = 0; i < lanes_.last - lanes_.first; ++i) {
+      const float lse = lanes_.element(problem_.carry.lse, i);
+      if (lse != -std::numeric_limits<float>::infinity()) {
+        scratch_.maximum[i] = lse * std::numbers::log2e_v<float>;
+        scratch_.sum[i] = 1.0F;
+      }
+    }
   }
 
   void attend(const KeyBlock& keys) {
@@ -223,7 +249,17 @@ class ForwardChunk {
   }
 
   void finish() {
-    std::array<T*, kPairLanes> rows;
+    if (problem_.carry.is_part) {
+      write_outputs<float>();
+    } else {
+      write_outputs<T>();
+    }
+    write_lse();
+  }
+
+  template <class Out>
+  void write_outputs() {
+    std::array<Out*, kPairLanes> rows;
     for (std::int64_t pair = 0; pair < lanes_.pairs(); ++pair) {
       float* const outputs = scratch_.outputs + pair * kPairLanes * padded_dim_;
       divide(outputs, scratch_.sum + pair * kPairLanes);
@@ -231,7 +267,6 @@ class ForwardChunk {
       lanes_.rows(problem_.o, pair, rows);
       unpack_rows(scratch_.rows, lanes_.count(pair), head_dim_, padded_dim_, 1.0F, rows.data());
     }
-    write_lse();
   }
 
   // outputs (D, L) by sum (L); 0 where a lane saw nothing.

@@ -4,6 +4,7 @@
 
 #include "tessera/ir/view.h"
 #include "tessera/ops/attention/attention.h"
+#include "tessera/ops/attention/attention_part.h"
 
 namespace tessera {
 
@@ -38,7 +39,21 @@ struct AttentionBackwardOperands {
   View dv;  // (b, s, kv, d)
 };
 
+// Those of a step over one part of the keys. Without data in the first step: what it goes on from.
+struct AttentionPartOperands {
+  AttentionOperands of;  // o is f32
+  View carry_o;          // (b, t, heads, d) f32
+  View carry_lse;        // (b, heads, t) f32
+};
+
+struct AttentionPartBackwardOperands {
+  AttentionBackwardOperands of;  // dq, dk and dv are f32
+  View carry;                    // (b, t, heads, d) f32
+};
+
 // The only places that know the order of operands and results.
+AttentionPartOperands by_name(const AttentionPartAttrs& attrs, const Views& views);
+AttentionPartBackwardOperands by_name(const AttentionPartBackwardAttrs& attrs, const Views& views);
 AttentionOperands by_name(const AttentionAttrs& attrs, const Views& views);
 AttentionBackwardOperands by_name(const AttentionBackwardAttrs& attrs, const Views& views);
 

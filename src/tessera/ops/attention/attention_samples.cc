@@ -10,6 +10,7 @@
 #include "tessera/mesh/context_order.h"
 #include "tessera/ops/attention/attention.h"
 #include "tessera/ops/attention/attention_operands.h"
+#include "tessera/ops/attention/test_attention_reference.h"
 #include "tessera/ops/testing/all_samples.h"
 #include "tessera/ops/testing/reference.h"
 
@@ -23,6 +24,11 @@ using conformance::OpClass;
 using conformance::prepared;
 using conformance::reals;
 using conformance::Sample;
+
+using attention_reference::add_gradients;
+using attention_reference::log_sum_exp;
+using attention_reference::problem_of;
+using attention_reference::QueryRow;
 
 namespace {
 
@@ -299,84 +305,6 @@ void fill_ids(const Case& c, std::span<HostTensor> id_tensors) {
   }
 }
 
-// Attention of one query in one head: which keys it sees, with what weight.
-struct QueryRow {
-  std::vector<std::size_t> keys;  // rows of k and v
-  std::vector<double> scores;
-};
-
-// What forward and backward share.
-struct Problem {
-  View q;
-  View k;
-  AttentionIds id_views;
-  double scale;
-  bool causal;
-  std::int64_t window;
-  double softcap;
-
-  std::size_t heads() const { return bound(q, 2); }
-
-  std::size_t head_dim() const { return bound(q, 3); }
-
-  std::size_t num_query_rows() const { return bound(q, 0) * bound(q, 1); }
-
-  // The first element of head h of query row i, and of its group in key row j.
-  std::size_t query_at(std::size_t i, std::size_t h) const {
-    return (i * heads() + h) * head_dim();
-  }
-
-  std::size_t key_at(std::size_t j, std::size_t h) const {
-    const std::size_t groups = bound(k, 2);
-    return (j * groups + h / (heads() / groups)) * head_dim();
-  }
-
-  // Element (b, h, t) of lse.
-  std::size_t lse_at(std::size_t i, std::size_t h) const {
-    const std::size_t length = bound(q, 1);
-    return (i / length * heads() + h) * length + i % length;
-  }
-
-  QueryRow row(std::size_t i, std::size_t h) const;
-};
-
-// Of AttentionAttrs or AttentionBackwardAttrs, and their operands.
-template <class Attrs, class Operands>
-Problem problem_of(const Attrs& attrs, const Operands& of) {
-  return {.q = of.q,
-          .k = of.k,
-          .id_views = of.ids,
-          .scale = attrs.scale,
-          .causal = attrs.causal,
-          .window = attrs.window,
-          .softcap = attrs.softcap};
-}
-
-QueryRow Problem::row(std::size_t i, std::size_t h) const {
-  const std::size_t num_keys = bound(k, 1);
-  const std::size_t first_key = i / bound(q, 1) * num_keys;
-  const auto query = reals(q).subspan(query_at(i, h), head_dim());
-  const auto keys = reals(k);
-  const auto positions = ids(id_views.key_positions);
-  const auto documents = ids(id_views.key_documents);
-  const std::int32_t position = ids(id_views.query_positions)[i];
-  const std::int32_t document = ids(id_views.query_documents)[i];
-  QueryRow result;
-  for (std::size_t j = first_key; j < first_key + num_keys; ++j) {
-    const bool same_document = document == documents[j];
-    const bool not_after = positions[j] <= position;
-    const bool is_near = window == 0 || position - positions[j] < window;
-    if (!same_document || (causal && !not_after) || !is_near) {
-      continue;
-    }
-    const auto key = keys.subspan(key_at(j, h), head_dim());
-    result.keys.push_back(j);
-    const double score = scale * std::inner_product(query.begin(), query.end(), key.begin(), 0.0);
-    result.scores.push_back(softcap == 0.0 ? score : softcap * std::tanh(score / softcap));
-  }
-  return result;
-}
-
 // Tensor cores take weights and slopes in bf16. The scores, and with them lse, are of f32. A
 // library may divide by the denominator before it rounds the weights.
 std::vector<OpClass> device_classes(DType dtype, const Case& c) {
@@ -386,18 +314,6 @@ std::vector<OpClass> device_classes(DType dtype, const Case& c) {
   const bool may_be_of_library =
       c.queries == c.keys && (c.whole_rows || c.causal) && c.window == 0 && c.softcap == 0.0;
   return {may_be_of_library ? OpClass::kRoundedTerms : OpClass::kRounded, OpClass::kReduction};
-}
-
-double log_sum_exp(std::span<const double> scores) {
-  if (scores.empty()) {
-    return -std::numeric_limits<double>::infinity();
-  }
-  const double largest = *std::ranges::max_element(scores);
-  double sum = 0;
-  for (const double score : scores) {
-    sum += std::exp(score - largest);
-  }
-  return largest + std::log(sum);
 }
 
 }  // namespace
@@ -483,7 +399,7 @@ SampleList samples(SamplesOf<AttentionBackwardAttrs>) {
 
 void reference(const AttentionAttrs& attrs, const Views& views) {
   const AttentionOperands of = by_name(attrs, views);
-  const Problem problem = problem_of(attrs, of);
+  const attention_reference::Problem problem = problem_of(attrs, of);
   const auto v = reals(of.v);
   const auto o = reals(of.o);
   const auto lse = reals(of.lse);
@@ -503,45 +419,12 @@ void reference(const AttentionAttrs& attrs, const Views& views) {
   }
 }
 
-// With p the softmax and ds = p (do . v - do . o):
-//   dq = scale sum_j ds k, dk = scale sum_i ds q, dv = sum_i p do,
-// with a cap ds times 1 - (score / softcap)^2
 void reference(const AttentionBackwardAttrs& attrs, const Views& views) {
   const AttentionBackwardOperands of = by_name(attrs, views);
-  const Problem problem = problem_of(attrs, of);
-  const auto dout = reals(of.dout);
-  const auto q = reals(of.q);
-  const auto k = reals(of.k);
-  const auto v = reals(of.v);
-  const auto o = reals(of.o);
-  const auto lse = reals(of.lse);
-  const auto dq = reals(of.dq);
-  const auto dk = reals(of.dk);
-  const auto dv = reals(of.dv);
-  for (const auto gradient : {dq, dk, dv}) {
-    std::ranges::fill(gradient, 0.0);
+  for (const View& gradient : {of.dq, of.dk, of.dv}) {
+    std::ranges::fill(reals(gradient), 0.0);
   }
-  for (std::size_t i = 0; i < problem.num_query_rows(); ++i) {
-    for (std::size_t h = 0; h < problem.heads(); ++h) {
-      const QueryRow row = problem.row(i, h);
-      const std::size_t at = problem.query_at(i, h);
-      for (std::size_t n = 0; n < row.keys.size(); ++n) {
-        const std::size_t key = problem.key_at(row.keys[n], h);
-        const double p = std::exp(row.scores[n] - lse[problem.lse_at(i, h)]);
-        double slope = 0;
-        for (std::size_t c = 0; c < problem.head_dim(); ++c) {
-          slope += dout[at + c] * (v[key + c] - o[at + c]);
-        }
-        const double part = attrs.softcap == 0.0 ? 0.0 : row.scores[n] / attrs.softcap;
-        const double ds = p * slope * attrs.scale * (1.0 - part * part);
-        for (std::size_t c = 0; c < problem.head_dim(); ++c) {
-          dq[at + c] += ds * k[key + c];
-          dk[key + c] += ds * q[at + c];
-          dv[key + c] += p * dout[at + c];
-        }
-      }
-    }
-  }
+  add_gradients(problem_of(attrs, of), of);
 }
 
 }  // namespace tessera

@@ -23,13 +23,22 @@ struct ScoreCap {
   bool is_set() const { return cap > 0.0F; }
 };
 
+// Of a step over one part of the keys: its results are f32, and it goes on where another one ended.
+struct AttentionCarry {
+  bool is_part = false;
+  bool is_first = true;  // there is nothing to go on from
+  HeadRows o;            // f32
+  View lse;              // (b, heads, t)
+};
+
 struct ForwardProblem {
   AttentionProblem common;
   HeadRows q;
   HeadRows k;
   HeadRows v;
   HeadRows o;
-  View lse;                   // (b, heads, t)
+  View lse;  // (b, heads, t)
+  AttentionCarry carry;
   float score_factor = 1.0F;  // scale * log2(e)
   ScoreCap cap;
 };
@@ -67,6 +76,9 @@ struct BackwardProblem {
   HeadRows dq;
   HeadRows dk;
   HeadRows dv;
+  bool is_part = false;    // the gradients are f32, and
+  bool has_carry = false;  // dq is added to
+  HeadRows carry;          // this, f32
   float scale = 1.0F;
   float score_factor = 1.0F;  // scale * log2(e)
   ScoreCap cap;

@@ -10,6 +10,7 @@
 #include "tessera/ops/attention/attention.h"
 #include "tessera/ops/attention/attention_cuda.h"
 #include "tessera/ops/attention/attention_operands.h"
+#include "tessera/ops/attention/attention_part.h"
 
 namespace tessera::cuda {
 
@@ -44,22 +45,44 @@ ScoreForm score_form_of(const Attrs& attrs) {
   return {.scale = static_cast<float>(attrs.scale), .cap = static_cast<float>(attrs.softcap)};
 }
 
-template <class T>
-Forward<T> forward_task(const AttentionAttrs& attrs, const AttentionOperands& of) {
+// Of attention, and, but for what it goes on from, of a step over one part of the keys.
+template <class T, class Out = T, class Attrs>
+Forward<T, Out> forward_task(const Attrs& attrs, const AttentionOperands& of) {
   return {.shape = shape_of(of.q, of.k),
           .mask = mask_of(of.ids, attrs.causal, attrs.window),
           .q = Heads<const T>(of.q),
           .k = Heads<const T>(of.k),
           .v = Heads<const T>(of.v),
-          .o = Heads<T>(of.o),
+          .o = Heads<Out>(of.o),
           .lse = cpu::flat<float>(of.lse).data(),
           .form = score_form_of(attrs)};
 }
 
+// Of such a step with all that it has.
 template <class T>
-Backward<T> backward_task(const AttentionBackwardAttrs& attrs,
-                          const AttentionBackwardOperands& of,
-                          std::byte* workspace) {
+Forward<T, float> forward_task(const AttentionPartAttrs& attrs, const AttentionPartOperands& part) {
+  auto task = forward_task<T, float>(attrs, part.of);
+  if (attrs.step > 0) {
+    task.carry_o = Heads<const float>(part.carry_o);
+    task.carry_lse = cpu::flat<const float>(part.carry_lse).data();
+  }
+  return task;
+}
+
+// Whether sums may have any order, which is for a library: steps have our own kernels.
+inline bool any_order_of(const AttentionBackwardAttrs& attrs) {
+  return attrs.any_order;
+}
+
+inline bool any_order_of(const AttentionPartBackwardAttrs& /*attrs*/) {
+  return false;
+}
+
+// As forward_task().
+template <class T, class Out = T, class Attrs>
+Backward<T, Out> backward_task(const Attrs& attrs,
+                               const AttentionBackwardOperands& of,
+                               std::byte* workspace) {
   return {.shape = shape_of(of.q, of.k),
           .mask = mask_of(of.ids, attrs.causal, attrs.window),
           .dout = Heads<const T>(of.dout),
@@ -68,17 +91,30 @@ Backward<T> backward_task(const AttentionBackwardAttrs& attrs,
           .v = Heads<const T>(of.v),
           .o = Heads<const T>(of.o),
           .lse = cpu::flat<const float>(of.lse).data(),
-          .dq = Heads<T>(of.dq),
-          .dk = Heads<T>(of.dk),
-          .dv = Heads<T>(of.dv),
+          .dq = Heads<Out>(of.dq),
+          .dk = Heads<Out>(of.dk),
+          .dv = Heads<Out>(of.dv),
           .delta = reinterpret_cast<float*>(workspace),
           .form = score_form_of(attrs),
-          .any_order = attrs.any_order};
+          .any_order = any_order_of(attrs)};
+}
+
+template <class T>
+Backward<T, float> backward_task(const AttentionPartBackwardAttrs& attrs,
+                                 const AttentionPartBackwardOperands& part,
+                                 std::byte* workspace) {
+  auto task = backward_task<T, float>(attrs, part.of, workspace);
+  if (attrs.step > 0) {
+    task.carry = Heads<const float>(part.carry);
+  }
+  return task;
 }
 
 // Whether tensor cores take all of them.
 bool takes_flash(const AttentionOperands& of);
+bool takes_flash(const AttentionPartOperands& part);
 bool takes_flash(const AttentionBackwardOperands& of);
+bool takes_flash(const AttentionPartBackwardOperands& part);
 
 // What is known of a row's queries and keys before it runs.
 enum class Form {

@@ -110,25 +110,50 @@ __device__ void load_tile(const HeadRows<const BFloat16>& from, std::uint16_t* t
   }
 }
 
-// Writes the warp's 16 rows of C fragments, times a factor for each of a lane's two rows.
-template <int D>
-__device__ void store_rows(const FragmentC* sums,
-                           const float* factors,
-                           const HeadRows<BFloat16>& to) {
+// Calls body(place, n, i) for what a lane has of the warp's 16 rows of C fragments: elements i and
+// i + 1 of fragment n lie at `place`.
+template <int D, class T, class Body>
+__device__ void for_each_pair(const HeadRows<T>& rows, const Body& body) {
   for (int half = 0; half < 2; ++half) {
     const std::int64_t row = fragment_row() + (half == 0 ? 0 : 8);
-    if (!to.has(row)) {
+    if (!rows.has(row)) {
       continue;
     }
-    BFloat16* const out = to.at(row);
+    T* const begin = rows.at(row);
     for (std::int64_t n = 0; n < D / 8; ++n) {
       const std::int64_t channel = 8 * n + fragment_column();
-      if (channel < to.channels) {
-        const float first = half == 0 ? sums[n].at[0] : sums[n].at[2];
-        const float second = half == 0 ? sums[n].at[1] : sums[n].at[3];
-        *reinterpret_cast<std::uint32_t*>(out + channel) =
-            bfloat16_pair(first * factors[half], second * factors[half]);
+      if (channel < rows.channels) {
+        body(begin + channel, n, 2 * half);
       }
+    }
+  }
+}
+
+// Writes the warp's 16 rows of C fragments, times a factor for each of a lane's two rows.
+template <int D, class T>
+__device__ void store_rows(const FragmentC* sums, const float* factors, const HeadRows<T>& to) {
+  for_each_pair<D>(to, [&](T* place, std::int64_t n, int i) {
+    const float factor = factors[i / 2];
+    store(place, Floats<2>{{sums[n].at[i] * factor, sums[n].at[i + 1] * factor}});
+  });
+}
+
+// Adds to C fragments what lies where store_rows() would write them.
+template <int D>
+__device__ void add_stored_rows(const HeadRows<const float>& from, FragmentC* sums) {
+  for_each_pair<D>(from, [&](const float* place, std::int64_t n, int i) {
+    const Floats<2> stored = load<2>(place);
+    sums[n].at[i] += stored.at[0];
+    sums[n].at[i + 1] += stored.at[1];
+  });
+}
+
+// Multiplies the warp's 16 rows by a factor for each of a lane's two rows.
+template <int D>
+__device__ void scale_rows(FragmentC* sums, const float* factors) {
+  for (int n = 0; n < D / 8; ++n) {
+    for (int i = 0; i < 4; ++i) {
+      sums[n].at[i] *= factors[i / 2];
     }
   }
 }

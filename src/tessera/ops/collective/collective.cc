@@ -441,11 +441,60 @@ void visit(AllToAllAttrs& attrs, AttrVisitor& visitor) {
   visitor.field("bound", attrs.bound);
 }
 
+OpInfo info(const RingShiftAttrs&) {
+  return {.name = "ring_shift", .num_operands = 1};
+}
+
+TensorTypes infer(const RingShiftAttrs& attrs, Types in) {
+  TESSERA_REQUIRE(attrs.axes.size() <= 1,
+                  ErrorCode::kInvalidArgument,
+                  "a ring over {}, expected one axis",
+                  to_string(attrs.axes));
+  return {in[0]};
+}
+
+FactorRule factors(const RingShiftAttrs&, Types in) {
+  return parse_factor_rule(format("({0}) -> ({0})", factor_names(in[0].num_dims())));
+}
+
+// A rank sends all that it has to the next one.
+Collectives collectives(const RingShiftAttrs& attrs, Types in) {
+  const std::int64_t bytes = in[0].num_bytes();
+  Traffic sent;
+  for (const AxisSize& axis : attrs.axes) {
+    sent[axis.name].at(static_cast<std::size_t>(TrafficClass::kTensor)) +=
+        axis.size > 1 ? bytes : 0;
+  }
+  return {{.axes = attrs.axes,
+           .kind = CollectiveKind::kRingShift,
+           .dtype = in[0].dtype,
+           .bytes = bytes,
+           .sent = std::move(sent)}};
+}
+
+// It would go round the other way.
+void backward(const RingShiftAttrs&, GradBuilder& grad) {
+  grad.none("rings are written after differentiation");
+}
+
+void visit(RingShiftAttrs& attrs, AttrVisitor& visitor) {
+  visitor.text_field("axes", attrs.axes);
+}
+
 OpInfo info(const LocalSliceAttrs&) {
   return {.name = "local_slice", .num_operands = 1};
 }
 
 TensorTypes infer(const LocalSliceAttrs& attrs, Types in) {
+  for (const AxisSize& steps : attrs.back) {
+    const auto axis = std::ranges::find(attrs.axes, steps.name, &AxisSize::name);
+    TESSERA_REQUIRE(axis != attrs.axes.end() && steps.size >= 0 && steps.size < axis->size,
+                    ErrorCode::kInvalidArgument,
+                    "{} places back along {}, expected fewer than it has ranks, of {}",
+                    steps.size,
+                    steps.name,
+                    to_string(attrs.axes));
+  }
   return {shard_type(attrs.axes, attrs.dim, in)};
 }
 
@@ -455,6 +504,10 @@ FactorRule factors(const LocalSliceAttrs& attrs, Types in) {
 
 // Each rank's gradient is that of its shard.
 void backward(const LocalSliceAttrs& attrs, GradBuilder& grad) {
+  if (!attrs.back.empty()) {
+    grad.none("rings are written after differentiation");
+    return;
+  }
   if (const auto dy = grad.gradient(0); dy && grad.start(0)) {
     grad.set(0, gathered_gradient(attrs.axes, attrs.dim, grad, *dy));
   }
@@ -463,6 +516,7 @@ void backward(const LocalSliceAttrs& attrs, GradBuilder& grad) {
 void visit(LocalSliceAttrs& attrs, AttrVisitor& visitor) {
   visitor.text_field("axes", attrs.axes);
   visitor.field("dim", attrs.dim);
+  visitor.text_field("back", attrs.back);
 }
 
 }  // namespace tessera

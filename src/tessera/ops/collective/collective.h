@@ -118,11 +118,22 @@ struct AllToAllAttrs {
   friend bool operator==(const AllToAllAttrs&, const AllToAllAttrs&) = default;
 };
 
+// The x of the rank one place before this one along the axis; the first one's comes from the last.
+// `axes` holds one, or none. Operands: x (..) -> y (..)
+struct RingShiftAttrs {
+  AxisSizes axes;
+
+  friend bool operator==(const RingShiftAttrs&, const RingShiftAttrs&) = default;
+};
+
 // This rank's shard along dim `dim` of x, which all ranks hold. Nothing moves between ranks.
+// `back`: instead, the shard of the rank so many places before this one along some of the axes,
+// as so many ring shifts along each bring it.
 // Operands: x (.., N, ..) -> y (.., N / ranks rounded up, ..)
 struct LocalSliceAttrs {
   AxisSizes axes;
   std::int64_t dim = 0;
+  AxisSizes back = {};
 
   friend bool operator==(const LocalSliceAttrs&, const LocalSliceAttrs&) = default;
 };
@@ -195,6 +206,15 @@ void backward(const AllToAllAttrs& attrs, GradBuilder& grad);
 void visit(AllToAllAttrs& attrs, AttrVisitor& visitor);
 std::int64_t workspace_bytes(const AllToAllAttrs& attrs, Types in);
 void run(const AllToAllAttrs& attrs, CollectiveContext& context, const Views& views);
+
+OpInfo info(const RingShiftAttrs& attrs);
+TensorTypes infer(const RingShiftAttrs& attrs, Types in);
+FactorRule factors(const RingShiftAttrs& attrs, Types in);
+Works work(const RingShiftAttrs& attrs, Types in);
+Collectives collectives(const RingShiftAttrs& attrs, Types in);
+void backward(const RingShiftAttrs& attrs, GradBuilder& grad);
+void visit(RingShiftAttrs& attrs, AttrVisitor& visitor);
+void run(const RingShiftAttrs& attrs, CollectiveContext& context, const Views& views);
 
 OpInfo info(const LocalSliceAttrs& attrs);
 TensorTypes infer(const LocalSliceAttrs& attrs, Types in);

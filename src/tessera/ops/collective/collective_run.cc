@@ -298,12 +298,44 @@ void run(const AllToAllAttrs& attrs, CollectiveContext& context, const Views& vi
   gather_shards(context.mover(), received, part / to.count(), to);
 }
 
+void run(const RingShiftAttrs& attrs, CollectiveContext& context, const Views& views) {
+  const auto [x, y] = one_to_one(views);
+  const Levels levels = context.levels(attrs.axes, TrafficClass::kTensor);
+  const Elements from = elements_of(x);
+  const Elements to = elements_of(y);
+  const auto bytes = static_cast<std::size_t>(ConstElements(from).bytes());
+  if (levels.empty()) {
+    context.mover().copy(from.data, {to.data, bytes});
+  } else {
+    levels.front()->ring_shift({from.data, bytes}, {to.data, bytes});
+  }
+}
+
+namespace {
+
+// The index of the shard of the rank so many places back along some of the axes.
+std::int64_t place_back(const LocalSliceAttrs& attrs, Levels levels) {
+  std::int64_t place = 0;
+  std::size_t level = 0;
+  for (const AxisSize& axis : attrs.axes) {
+    if (axis.size == 1) {
+      continue;
+    }
+    const auto back = std::ranges::find(attrs.back, axis.name, &AxisSize::name);
+    const std::int64_t steps = back == attrs.back.end() ? 0 : back->size;
+    place = place * axis.size + (levels[level++]->rank() + axis.size - steps) % axis.size;
+  }
+  return place;
+}
+
+}  // namespace
+
 void run(const LocalSliceAttrs& attrs, CollectiveContext& context, const Views& views) {
   const auto [x, y] = one_to_one(views);
   const Rows whole(x, attrs.dim);
   const Rows shard(y, attrs.dim);
   const auto element = static_cast<std::int64_t>(size_bytes(x.dtype));
-  const std::int64_t place = place_along(context.levels(attrs.axes, TrafficClass::kTensor));
+  const std::int64_t place = place_back(attrs, context.levels(attrs.axes, TrafficClass::kTensor));
   const Part own = part_of(place, shard.width(), whole.width());
   const Mover& mover = context.mover();
   if (own.size < shard.width()) {

@@ -137,6 +137,14 @@ SampleList samples(SamplesOf<AllToAllAttrs>) {
   return list;
 }
 
+SampleList samples(SamplesOf<RingShiftAttrs>) {
+  SampleList list = shard_samples([](const ShardCase&) { return RingShiftAttrs{}; });
+  for (conformance::Sample& sample : list) {
+    sample.differentiable = false;
+  }
+  return list;
+}
+
 SampleList samples(SamplesOf<LocalSliceAttrs>) {
   return shard_samples(
       [](const ShardCase& c) { return LocalSliceAttrs{.axes = {}, .dim = c.dim}; });
@@ -177,6 +185,10 @@ void reference(const ReduceScatterAttrs&, const Views& views) {
 }
 
 void reference(const AllToAllAttrs&, const Views& views) {
+  reference_copy(views);
+}
+
+void reference(const RingShiftAttrs&, const Views& views) {
   reference_copy(views);
 }
 

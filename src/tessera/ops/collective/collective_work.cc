@@ -381,6 +381,10 @@ Works work(const AllToAllAttrs& attrs, Types in) {
   return works;
 }
 
+Works work(const RingShiftAttrs& attrs, Types in) {
+  return moved_work(WorkLevels(attrs.axes), in, in);
+}
+
 Works work(const LocalSliceAttrs& attrs, Types in) {
   const TensorTypes results = infer(attrs, in);
   return streaming_work(0, results, results);

@@ -14,6 +14,7 @@ Graph choose_attention(Graph graph, const AttentionChoices& choices) {
       chosen.any_order = choices.any_order;
       chosen.spread = choices.spread;
       chosen.by_heads = choices.by_heads;
+      chosen.ring = choices.ring;
       node.op = make_op(chosen);
     }
   }

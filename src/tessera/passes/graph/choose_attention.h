@@ -10,6 +10,7 @@ struct AttentionChoices {
   bool any_order = false;
   bool spread = false;
   bool by_heads = false;
+  bool ring = false;
 
   friend bool operator==(const AttentionChoices&, const AttentionChoices&) = default;
 };

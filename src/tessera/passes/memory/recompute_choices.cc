@@ -35,8 +35,9 @@ Talk talk_of(const Graph& graph, const Node& node) {
   if (uses.empty()) {
     return Talk::kNone;
   }
-  const bool gathers = std::ranges::all_of(
-      uses, [](const CollectiveUse& use) { return use.kind == CollectiveKind::kAllGather; });
+  const bool gathers = std::ranges::all_of(uses, [](const CollectiveUse& use) {
+    return use.kind == CollectiveKind::kAllGather || use.kind == CollectiveKind::kRingShift;
+  });
   return gathers ? Talk::kGathers : Talk::kFolds;
 }
 

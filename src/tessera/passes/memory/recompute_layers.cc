@@ -117,7 +117,8 @@ class KeptByRule {
         return false;
       case RecomputeKept::kAllButAttention:
         // What attention alone gathers backward gathers again.
-        return !is_attention(graph_, node) && node.op->get_if<AllGatherAttrs>() == nullptr;
+        return !is_attention(graph_, node) && node.op->get_if<AllGatherAttrs>() == nullptr &&
+               node.op->get_if<RingShiftAttrs>() == nullptr;
       case RecomputeKept::kEverySecondProduct:
         return is_attention(graph_, node) || is_sum_over_ranks(graph_, node) ||
                (has_product(graph_, node) && products_[sliced_layer_of(node)]++ % 2 == 0);

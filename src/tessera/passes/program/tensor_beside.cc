@@ -10,9 +10,11 @@
 #include <ranges>
 #include <set>
 #include <span>
+#include <string>
 #include <utility>
 #include <vector>
 
+#include "tessera/base/format.h"
 #include "tessera/ops/all_ops.h"
 #include "tessera/passes/program/new_events.h"
 #include "tessera/passes/program/overlap/code_body.h"
@@ -20,7 +22,39 @@
 namespace tessera {
 namespace {
 
-constexpr StreamId kTensorStream = {2};  // after those of computation and of training state
+// Streams of collectives of activations, after those of computation and of training state: one, and
+// one more for each further axis that rings turn along.
+class TensorStreams {
+ public:
+  StreamId of(const Instruction& instruction) {
+    std::string axis;
+    if (const auto* shift = instruction.op->get_if<RingShiftAttrs>();
+        shift != nullptr && !shift->axes.empty()) {
+      axis = shift->axes.front().name;
+    }
+    const auto found = std::ranges::find(axes_, axis);
+    if (found == axes_.end()) {
+      axes_.push_back(axis);
+      return StreamId::of(kFirst + axes_.size() - 1);
+    }
+    return StreamId::of(kFirst + static_cast<std::size_t>(found - axes_.begin()));
+  }
+
+  // "tensor", "tensor2", ..
+  void add_to(Program& program) const {
+    if (program.streams.size() == 1 && !axes_.empty()) {
+      program.streams.emplace_back("comm");
+    }
+    for (std::size_t i = 0; i < axes_.size(); ++i) {
+      program.streams.push_back(i == 0 ? "tensor" : format("tensor{}", i + 1));
+    }
+  }
+
+ private:
+  static constexpr std::size_t kFirst = 2;
+
+  std::vector<std::string> axes_;
+};
 
 template <class... Attrs>
 bool is_any(const Op& op) {
@@ -34,8 +68,10 @@ bool is_product(const Instruction& instruction) {
 // What takes as long as a collective.
 bool is_long(const Instruction& instruction) {
   return instruction.stream == StreamId{0} &&
-         (is_product(instruction) ||
-          is_any<AttentionAttrs, AttentionBackwardAttrs>(*instruction.op));
+         (is_product(instruction) || is_any<AttentionAttrs,
+                                            AttentionBackwardAttrs,
+                                            AttentionPartAttrs,
+                                            AttentionPartBackwardAttrs>(*instruction.op));
 }
 
 // Its place in the order holds for others, too.
@@ -46,17 +82,27 @@ bool is_bound(const Instruction& instruction) {
 
 // Of activations: sums of magnitudes and of norms' gradients are soon done, and nothing long is to
 // be kept for them.
-bool is_of_activations(const Instruction& instruction) {
-  return is_any<AllGatherAttrs, ReduceScatterAttrs, AllReduceAttrs>(*instruction.op) &&
-         instruction.results[0].type.num_dims() >= 2;
+bool is_of_activations(const Instruction& instruction, TensorTraffic traffic) {
+  const bool is_wanted =
+      is_any<RingShiftAttrs>(*instruction.op) ||
+      (traffic == TensorTraffic::kAll &&
+       is_any<AllGatherAttrs, ReduceScatterAttrs, AllReduceAttrs>(*instruction.op));
+  return is_wanted && instruction.results[0].type.num_dims() >= 2;
 }
 
 // The work of a code, in all of its variants, which keep step.
 class TensorWork {
  public:
   // The variant that is called first comes last: the others touch what it touches, and maybe more.
-  TensorWork(Program& program, std::vector<SegmentId> variants)
-      : program_(program), variants_(std::move(variants)), order_(front().size()) {
+  TensorWork(Program& program,
+             std::vector<SegmentId> variants,
+             TensorTraffic traffic,
+             TensorStreams& streams)
+      : program_(program),
+        variants_(std::move(variants)),
+        traffic_(traffic),
+        streams_(streams),
+        order_(front().size()) {
     std::iota(order_.begin(), order_.end(), 0);
   }
 
@@ -81,21 +127,25 @@ class TensorWork {
     }
   }
 
-  // Moves collectives to their stream; `next_event` is the first that is free.
+  // Moves collectives to their streams; `next_event` is the first that is free.
   void move_collectives(std::size_t& next_event) {
-    for (std::size_t i = 0; i < front().size(); ++i) {
-      const std::size_t reader = reader_of(i);
-      if (!may_move(i) || !can_wait(reader) || !is_hidden(i, reader)) {
-        continue;
+    for (std::size_t i = front().size(); i-- > 0;) {
+      const std::size_t reader = may_move(i) ? reader_of(i) : i;
+      if (may_move(i) && can_wait(reader) && is_hidden(i, reader)) {
+        const StreamId stream = streams_.of(front()[i]);
+        moved_to_[i] = {.stream = stream, .readers = readers_of(i, stream, reader)};
       }
+    }
+    for (const auto& [i, moved] : moved_to_) {
       const EventId event = EventId::of(next_event++);
       for (const SegmentId variant : variants_) {
         std::vector<Instruction>& all = program_.segments[variant.at()].instructions;
-        all[i].stream = kTensorStream;
+        all[i].stream = moved.stream;
         all[i].signals.push_back(event);
-        all[reader].waits.push_back(event);
+        for (const std::size_t reader : moved.readers) {
+          all[reader].waits.push_back(event);
+        }
       }
-      ends_[i] = reader;
     }
   }
 
@@ -122,6 +172,12 @@ class TensorWork {
   }
 
  private:
+  // A collective on a stream of its own, and who waits for it, the last of these on stream 0.
+  struct Moved {
+    StreamId stream;
+    std::vector<std::size_t> readers;
+  };
+
   // Of a buffer, by instructions of the code.
   struct Use {
     std::size_t first = 0;
@@ -148,8 +204,8 @@ class TensorWork {
   std::map<BufferId, Use> uses() const {
     std::map<BufferId, Use> uses;
     for (std::size_t i = 0; i < front().size(); ++i) {
-      const auto found = ends_.find(i);
-      const std::size_t end = found == ends_.end() ? i : found->second;
+      const auto found = moved_to_.find(i);
+      const std::size_t end = found == moved_to_.end() ? i : found->second.readers.back();
       for_each_buffer(front()[i], [&](BufferId id) {
         Use& use = uses.try_emplace(id, Use{.first = i}).first->second;
         use.end = std::max(use.end, end);
@@ -164,16 +220,33 @@ class TensorWork {
   }
 
   bool may_move(std::size_t i) const {
-    return is_of_activations(front()[i]) && !is_bound(front()[i]);
+    return is_of_activations(front()[i], traffic_) && !is_bound(front()[i]);
   }
 
-  // The first instruction after number `i` that may not run beside it, or the end.
+  // The first instruction after number `i` that may not run beside it, or the end: of those that
+  // stay where they are.
   std::size_t reader_of(std::size_t i) const {
     std::size_t reader = i + 1;
-    while (reader < front().size() && !conflict(front()[i], front()[reader])) {
+    while (reader < front().size() &&
+           (moved_to_.contains(reader) || !conflict(front()[i], front()[reader]))) {
       ++reader;
     }
     return reader;
+  }
+
+  // Who waits for number `i` on a stream of its own: `reader`, after which all streams go on, and
+  // before it the first that may not run beside it of each other one of these streams.
+  std::vector<std::size_t> readers_of(std::size_t i, StreamId stream, std::size_t reader) const {
+    std::vector<std::size_t> readers;
+    std::set<StreamId> streams = {stream};
+    for (auto next = moved_to_.upper_bound(i); next != moved_to_.lower_bound(reader); ++next) {
+      if (conflict(front()[i], front()[next->first]) &&
+          streams.insert(next->second.stream).second) {
+        readers.push_back(next->first);
+      }
+    }
+    readers.push_back(reader);
+    return readers;
   }
 
   // Whether there is one, on the stream that all others follow.
@@ -256,9 +329,11 @@ class TensorWork {
 
   Program& program_;
   std::vector<SegmentId> variants_;
-  std::vector<std::size_t> order_;           // by place, which instruction it was
-  std::set<std::size_t> moved_;              // products, by where they were
-  std::map<std::size_t, std::size_t> ends_;  // by collective on its stream, who waits for it
+  TensorTraffic traffic_;
+  TensorStreams& streams_;
+  std::vector<std::size_t> order_;         // by place, which instruction it was
+  std::set<std::size_t> moved_;            // products, by where they were
+  std::map<std::size_t, Moved> moved_to_;  // by collective on a stream of its own
 };
 
 // Of forward and backward, in the order in which variants are called last.
@@ -278,21 +353,16 @@ std::map<Code, std::vector<SegmentId>> called_work(const Program& program) {
 
 }  // namespace
 
-Program tensor_beside(Program program) {
+Program tensor_beside(Program program, TensorTraffic traffic) {
   std::size_t next_event = first_free_event(program);
-  const std::size_t first_event = next_event;
+  TensorStreams streams;
   for (const auto& variants : std::views::values(called_work(program))) {
-    TensorWork work(program, variants);
+    TensorWork work(program, variants, traffic, streams);
     work.hide();
     work.move_collectives(next_event);
     work.set_lives();
   }
-  if (next_event > first_event) {
-    if (program.streams.size() == 1) {
-      program.streams.emplace_back("comm");
-    }
-    program.streams.emplace_back("tensor");
-  }
+  streams.add_to(program);
   return program;
 }
 
