@@ -8,6 +8,7 @@
 #include <tuple>
 #include <utility>
 
+#include "tessera/ops/all_ops.h"
 #include "tessera/ops/op.h"
 #include "tessera/passes/graph/graph_edit.h"
 #include "tessera/passes/memory/recompute_layers.h"
@@ -27,10 +28,19 @@ struct LayerStep {
   std::optional<unsigned> bit = {};  // of a set of what is kept
 };
 
-// Gathers are repeated in backward in any case, where it needs them.
+// Gathers, and what is like them, are repeated in backward in any case, where it needs them.
 enum class Talk : std::uint8_t { kNone, kGathers, kFolds };
 
+// A part of an input that all ranks have: ids of keys, which are as soon cut again.
+bool cuts_input(const Graph& graph, const Node& node) {
+  return node.op->get_if<LocalSliceAttrs>() != nullptr &&
+         graph[node.operands[0]].kind == ValueKind::kInput;
+}
+
 Talk talk_of(const Graph& graph, const Node& node) {
+  if (cuts_input(graph, node)) {
+    return Talk::kGathers;
+  }
   const Collectives uses = collectives(*node.op, graph.types(node.operands));
   if (uses.empty()) {
     return Talk::kNone;
