@@ -187,6 +187,7 @@ std::vector<std::vector<std::string>> layouts() {
           {"--parallel.data=2", "--parallel.tensor=2", "--comm.overlap=false"},
           {"--parallel.context=2"},
           {"--parallel.context=2", "--parallel.data=2", "--context.kind=ulysses"},
+          {"--parallel.context=2", "--parallel.tensor=2", "--context.kind=ring"},
           {"--parallel.pipeline=2"},
           {"--parallel.data=2", "--parallel.tensor=2", "--parallel.pipeline=2"},
           {"--parallel.ranks=4", "--state.preset=hsdp@pair", cluster},

@@ -56,6 +56,10 @@ TEST_F(MpiTest, ComputesTheBitsOfThreads) {
                              "--state.preset=zeropp",
                              "--state.wire_block=32"}};
   const Layout pipeline = {"pipeline", 2, {"--train.microbatch=1", "--parallel.pipeline=2"}};
+  const Layout ring = {
+      "ring",
+      4,
+      {"--train.microbatch=1", "--parallel.context=4", "--context.kind=ring", virtual_cluster(4)}};
   for (const Layout& layout : {two,
                                quantized,
                                pipeline,
@@ -66,6 +70,7 @@ TEST_F(MpiTest, ComputesTheBitsOfThreads) {
                                        "--pipeline.schedule=zb-v",
                                        "--state.preset=fsdp"}},
                                Layout{"four", 4, {"--train.microbatch=1"}},
+                               ring,
                                Layout{"tensor", 2, {"--train.microbatch=2", "--parallel.tensor=2"}},
                                Layout{"topo",
                                       4,
@@ -80,6 +85,7 @@ TEST_F(MpiTest, ComputesTheBitsOfThreads) {
     expect_bits_of_threads(two, "mpich");
     expect_bits_of_threads(quantized, "mpich");
     expect_bits_of_threads(pipeline, "mpich");
+    expect_bits_of_threads(ring, "mpich");
   }
 }
 

@@ -89,6 +89,13 @@ std::vector<Layout> all_layouts() {
        "--parallel.context=2",
        "--context.kind=ulysses",
        "--train.microbatch=4"});
+  add("ring",
+      {"--parallel.ranks=4",
+       "--parallel.context=4",
+       "--context.kind=ring",
+       "--train.microbatch=4",
+       virtual_cluster(4),
+       "--context.inner=pair"});
   // A second copy of the weights; its wires are those of full precision.
   add("zeropp",
       {"--parallel.ranks=8",

@@ -185,6 +185,7 @@ TEST_F(ValidationTest, OtherLayoutsAreClose) {
       {"two-ddp", {"--parallel.ranks=2", "--train.microbatch=1", "--state.preset=ddp"}},
       {"four", {"--parallel.ranks=4", "--train.microbatch=1"}},
       {"context", {"--parallel.ranks=2", "--parallel.context=2"}},
+      {"ring", {"--parallel.ranks=2", "--parallel.context=2", "--context.kind=ring"}},
       {"tensor", {"--parallel.ranks=2", "--parallel.tensor=2"}},
       {"both", {"--parallel.ranks=4", "--parallel.tensor=2"}}};
   for (const Layout& layout : layouts) {

@@ -132,6 +132,7 @@ void draw_context(Draw& draw, std::int64_t data, std::int64_t tensor, RankRun& r
   const std::int64_t context = draw.one_of(degrees);
   run.mesh = make_mesh(load_cluster(virtual_cluster(data * tensor)),
                        {.data = data / context, .tensor = tensor, .context = context});
+  run.context.kind = draw.one_of<ContextKind>({ContextKind::kGather, ContextKind::kRing});
   run.context.balance =
       draw.one_of<ContextBalance>({ContextBalance::kZigzag, ContextBalance::kNone});
   run.document_length = draw.between(0, 20);
@@ -196,11 +197,12 @@ RecomputeRules draw_rules(Draw& draw, const RankRun& run) {
 
 std::string text(const RankRun& run) {
   return format(
-      "{} on {} ranks ({} of context, {}), microbatches {}, batch {}, length {}, {}, placement "
+      "{} on {} ranks ({} of context, {}, {}), microbatches {}, batch {}, length {}, {}, placement "
       "{} {} {} {}{}{}",
       run.other.json,
       run.mesh.num_ranks(),
       num_ranks(context_axes(run.mesh)),
+      to_string(run.context.kind),
       to_string(run.context.balance),
       run.microbatches,
       run.global_batch,

@@ -195,7 +195,8 @@ std::int64_t num_on_tensor_stream(const Program& program) {
       if (program.streams[instruction.stream.at()] == "tensor") {
         EXPECT_TRUE(instruction.op->get_if<AllGatherAttrs>() != nullptr ||
                     instruction.op->get_if<ReduceScatterAttrs>() != nullptr ||
-                    instruction.op->get_if<AllReduceAttrs>() != nullptr)
+                    instruction.op->get_if<AllReduceAttrs>() != nullptr ||
+                    instruction.op->get_if<RingShiftAttrs>() != nullptr)
             << to_string(*instruction.op);
         ++count;
       }
