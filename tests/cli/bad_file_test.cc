@@ -298,7 +298,7 @@ TEST_F(BadFileTest, PlanThatDoesNotFit) {
                                      format_bytes(needed),
                                      format_bytes(least))),
                     HasSubstr("optimizer"),
-                    HasSubstr(format("memory.recompute = \"full\" needs {}, which fits",
+                    HasSubstr(format("memory.recompute = \"auto\" needs {}, which fits",
                                      format_bytes(least)))));
   // Line by line, as explain prints it.
   EXPECT_THAT(refused.err, testing::ContainsRegex("\n  parameter +[0-9.]+ [KM]iB\n"));

@@ -154,7 +154,7 @@ TEST_F(RecomputeTest, AdvisesNoKindThatOtherKeysRuleOut) {
     const Outcome outcome =
         train("refused", {"--memory.recompute=selective", key, "--memory.limit_bytes=100000"});
     EXPECT_EQ(outcome.code, 4);
-    EXPECT_THAT(outcome.err, Not(HasSubstr("memory.recompute = \"full\"")));
+    EXPECT_THAT(outcome.err, Not(HasSubstr("memory.recompute = ")));
   }
 }
 

@@ -51,7 +51,7 @@ std::string joined(const std::vector<std::string>& texts) {
   return text;
 }
 
-// Whether memory.recompute = "full" is another plan: not where other keys say what of it is kept,
+// Whether to compute all again is another plan: not where other keys say what of it is kept,
 // with which it is none, or that of some layers.
 bool may_recompute_all(const PlannedRun& run, const RunConfig& config) {
   const MemorySection& memory = config.memory;
@@ -70,7 +70,8 @@ std::vector<std::pair<std::string, Change>> changes(const PlannedRun& run,
                       [](PlannedRun& changed) { changed.saves_in_background = false; });
   }
   if (may_recompute_all(run, config)) {
-    list.emplace_back("memory.recompute = \"full\"",
+    // What is enough is chosen then; all that it could do is what it needs.
+    list.emplace_back("memory.recompute = \"auto\"",
                       [](PlannedRun& changed) { changed.plan.passes.recompute = recompute_all(); });
   }
   if (may_be_cut(run.plan)) {

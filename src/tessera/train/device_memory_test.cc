@@ -199,7 +199,7 @@ TEST(RunMemory, AdviceKeepsToWhatTheRunMayDo) {
               testing::AllOf(
                   testing::Not(testing::HasSubstr("train.microbatch")),
                   testing::HasSubstr("\n  data.sequence_length = 16 with checkpoint.async = false "
-                                     "and memory.recompute = \"full\" needs ")));
+                                     "and memory.recompute = \"auto\" needs ")));
 }
 
 // As where others have taken the memory since the plan was made: no machine has so much.

@@ -309,6 +309,7 @@ void run(const AttentionPartAttrs& attrs, cpu::Context& context, const Views& vi
   const AttentionPartOperands part = by_name(attrs, views);
   cpu::ForwardProblem problem = cpu::forward_problem(attrs, part.of, views.workspace);
   problem.carry.is_part = true;
+  problem.carry.is_wide = part.of.o.dtype == DType::kF32;
   if (attrs.step > 0) {
     problem.carry.is_first = false;
     problem.carry.o = cpu::head_rows(part.carry_o);

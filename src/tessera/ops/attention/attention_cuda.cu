@@ -1,6 +1,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <span>
+#include <type_traits>
 
 #include "tessera/ops/attention/attention.h"
 #include "tessera/ops/attention/attention_cuda.h"
@@ -277,12 +278,19 @@ void run(const AttentionAttrs& attrs, cuda::Context& context, const Views& views
 
 void run(const AttentionPartAttrs& attrs, cuda::Context& context, const Views& views) {
   const AttentionPartOperands part = by_name(attrs, views);
-  if (cuda::takes_flash(part)) {
-    cuda::run_flash(context, cuda::forward_task<BFloat16>(attrs, part), views.workspace);
-    return;
-  }
-  cuda::with_type(part.of.q.dtype, [&](auto element) {
-    cuda::run_plain(context, cuda::forward_task<decltype(element)>(attrs, part));
+  const bool is_flash = cuda::takes_flash(part);
+  cuda::with_type(part.of.o.dtype, [&](auto result) {
+    using Out = decltype(result);
+    if (is_flash) {
+      cuda::run_flash(context, cuda::forward_task<BFloat16, Out>(attrs, part), views.workspace);
+      return;
+    }
+    cuda::with_type(part.of.q.dtype, [&](auto element) {
+      using T = decltype(element);
+      if constexpr (std::is_same_v<Out, float> || std::is_same_v<Out, T>) {
+        cuda::run_plain(context, cuda::forward_task<T, Out>(attrs, part));
+      }
+    });
   });
 }
 

@@ -81,8 +81,8 @@ struct ScoreForm {
 #endif
 };
 
-// Out is o's type: f32 in a step over one part of the keys (ops/attention/attention_part.h), which
-// alone may go on from what the steps before left.
+// Out is o's type: f32 in a step over one part of the keys (ops/attention/attention_part.h) but the
+// last. Steps alone may go on from what those before left.
 template <class T, class Out = T>
 struct Forward {
   Shape shape;

@@ -85,7 +85,7 @@ bool takes_flash(const AttentionOperands& of) {
 }
 
 bool takes_flash(const AttentionPartOperands& part) {
-  return takes_flash(part.of, DType::kF32) && takes_carry(part.carry_o);
+  return takes_flash(part.of, part.of.o.dtype) && takes_carry(part.carry_o);
 }
 
 bool takes_flash(const AttentionBackwardOperands& of) {

@@ -71,8 +71,8 @@ __device__ void mask_scores(const ScoreForm& form, const Seen& seen, FragmentC* 
 
 // Goes on from what the steps before left: sums relative to lse, of which the total is then 1, in
 // one of the four lanes that have the same rows.
-template <int D>
-__device__ void go_on(const Forward<BFloat16, float>& task,
+template <int D, class Out>
+__device__ void go_on(const Forward<BFloat16, Out>& task,
                       const Place& place,
                       Softmax& softmax,
                       FragmentC* o) {
@@ -106,7 +106,8 @@ __device__ void end_softmax(const Task& task,
   }
 }
 
-template <int D, bool kCapped, class Out>
+// kCarries: it may go on from a step before; the others have no register for it.
+template <int D, bool kCapped, bool kCarries, class Out>
 __global__ void __launch_bounds__(kFlashThreads, kBlocks<D>)
     attend(Forward<BFloat16, Out> task, Ranges ranges) {
   alignas(16) __shared__ std::uint16_t k[kTileElements<D>];
@@ -122,7 +123,7 @@ __global__ void __launch_bounds__(kFlashThreads, kBlocks<D>)
     load_query_ids(task, place, query_ids);
     FragmentC o[D / 8] = {};
     Softmax softmax = {{-INFINITY, -INFINITY}, {0.0F, 0.0F}};
-    if constexpr (std::is_same_v<Out, float>) {  // others have no register for it
+    if constexpr (kCarries) {
       if (task.carry_lse != nullptr) {
         go_on<D>(task, place, softmax, o);
       }
@@ -172,12 +173,15 @@ void run_flash(const Context& context,
   const flash::Ranges ranges =
       flash::start_ranges(context, task.shape, task.mask, task.is_done, workspace);
   flash::with_form(task, [&]<int D, bool kCapped>() {
-    launch<flash::kFlashThreads>(context,
-                                 "attention",
-                                 flash::blocks_of(context, task),
-                                 flash::attend<D, kCapped, Out>,
-                                 task,
-                                 ranges);
+    const auto start = [&](auto* kernel) {
+      launch<flash::kFlashThreads>(
+          context, "attention", flash::blocks_of(context, task), kernel, task, ranges);
+    };
+    if (std::is_same_v<Out, float> || task.carry_lse != nullptr) {
+      start(flash::attend<D, kCapped, true, Out>);
+    } else if constexpr (!std::is_same_v<Out, float>) {
+      start(flash::attend<D, kCapped, false, Out>);
+    }
   });
 }
 

@@ -249,7 +249,7 @@ class ForwardChunk {
   }
 
   void finish() {
-    if (problem_.carry.is_part) {
+    if (problem_.carry.is_wide) {
       write_outputs<float>();
     } else {
       write_outputs<T>();

@@ -41,7 +41,7 @@ struct AttentionBackwardOperands {
 
 // Those of a step over one part of the keys. Without data in the first step: what it goes on from.
 struct AttentionPartOperands {
-  AttentionOperands of;  // o is f32
+  AttentionOperands of;  // o is f32 but in the last step
   View carry_o;          // (b, t, heads, d) f32
   View carry_lse;        // (b, heads, t) f32
 };

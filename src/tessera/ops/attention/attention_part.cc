@@ -35,6 +35,10 @@ void require_step(const Attrs& attrs) {
                   attrs.steps);
 }
 
+bool is_last(const AttentionPartAttrs& attrs) {
+  return attrs.step + 1 == attrs.steps;
+}
+
 // Of zigzag parts each step sees its share of what the queries see of all keys. Of runs the last
 // rank sees the keys of its own part, and then those of the one before, and so on.
 template <class Attrs>
@@ -98,8 +102,10 @@ OpInfo info(const AttentionPartAttrs& attrs) {
   OpInfo info = {.name = "attention_part", .num_operands = kForwardOperands, .num_results = 2};
   if (attrs.step > 0) {
     info.num_operands += 2;
-    info.aliases = {{.result = 0, .operand = kForwardOperands},
-                    {.result = 1, .operand = kForwardOperands + 1}};
+    info.aliases = {{.result = 1, .operand = kForwardOperands + 1}};
+    if (!is_last(attrs)) {
+      info.aliases.push_back({.result = 0, .operand = kForwardOperands});
+    }
   }
   return info;
 }
@@ -111,7 +117,7 @@ TensorTypes infer(const AttentionPartAttrs& attrs, Types in) {
     require_carry(in, kForwardOperands, in[0]);
     require_carry(in, kForwardOperands + 1, lse_type(in[0]));
   }
-  return {f32(in[0]), lse_type(in[0])};
+  return {is_last(attrs) ? in[0] : f32(in[0]), lse_type(in[0])};
 }
 
 FactorRule factors(const AttentionPartAttrs& attrs, Types) {

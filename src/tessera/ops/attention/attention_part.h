@@ -13,8 +13,8 @@ namespace tessera {
 //   lse' = log(exp(lse) + sum_j exp(s_j)),  o' = exp(lse - lse') o + sum_j exp(s_j - lse') v_j
 // with scores s_j as attention has them. The last step's are those of attention over all keys.
 // Operands: q, k, v and the four id tensors of attention, of this part's keys; after the first step
-//           o (b, t, heads, d) f32, lse (b, heads, t) f32 -> o, lse alike, which may lie over them
-// Types:    q, k, v alike in {f32, bf16}
+//           o (b, t, heads, d) f32, lse (b, heads, t) f32 -> o, lse alike, which may lie over them,
+// Types:    but for the last step's o, of q's type; q, k, v alike in {f32, bf16}
 // A query that has seen no key yet has o = 0 and lse = -inf.
 // step, steps: which this is, and of how many. All parts have as many keys.
 // spread:   queries and keys stand evenly in the sequence, as zigzag parts do: how many pairs a

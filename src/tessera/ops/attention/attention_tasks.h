@@ -23,9 +23,10 @@ struct ScoreCap {
   bool is_set() const { return cap > 0.0F; }
 };
 
-// Of a step over one part of the keys: its results are f32, and it goes on where another one ended.
+// Of a step over one part of the keys, which goes on where another one ended.
 struct AttentionCarry {
   bool is_part = false;
+  bool is_wide = false;  // o is f32
   bool is_first = true;  // there is nothing to go on from
   HeadRows o;            // f32
   View lse;              // (b, heads, t)

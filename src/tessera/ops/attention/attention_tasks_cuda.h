@@ -58,10 +58,10 @@ Forward<T, Out> forward_task(const Attrs& attrs, const AttentionOperands& of) {
           .form = score_form_of(attrs)};
 }
 
-// Of such a step with all that it has.
-template <class T>
-Forward<T, float> forward_task(const AttentionPartAttrs& attrs, const AttentionPartOperands& part) {
-  auto task = forward_task<T, float>(attrs, part.of);
+// Of such a step with all that it has: Out is f32 but in the last one.
+template <class T, class Out>
+Forward<T, Out> forward_task(const AttentionPartAttrs& attrs, const AttentionPartOperands& part) {
+  auto task = forward_task<T, Out>(attrs, part.of);
   if (attrs.step > 0) {
     task.carry_o = Heads<const float>(part.carry_o);
     task.carry_lse = cpu::flat<const float>(part.carry_lse).data();

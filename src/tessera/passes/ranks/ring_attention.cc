@@ -55,7 +55,6 @@ class RingSteps {
              .softcap = attrs.softcap,
              .steps = num_ranks(axes_)};
     turn(rings_.size(), own_part(), [&](const KeyPart& part) { add_part(part); });
-    narrow(0, o_);
   }
 
   void backward(const AttentionBackwardAttrs& attrs) {
@@ -123,8 +122,8 @@ class RingSteps {
       operands.insert(operands.end(), {o_, lse_});
     }
     const bool is_last = part_.step + 1 == part_.steps;
-    o_ = is_last ? made_as(0) : edit_.fresh();
-    lse_ = is_last ? made_as(1) : edit_.fresh();
+    o_ = is_last ? node_.results[0] : edit_.fresh();
+    lse_ = is_last ? node_.results[1] : edit_.fresh();
     insert(make_op(part_), std::move(operands), {o_, lse_});
     ++part_.step;
   }
