@@ -314,12 +314,13 @@ class TensorWork {
 
   // From number `first` on come those of the order, in all variants.
   void arrange(std::size_t first, const std::vector<std::size_t>& order) {
-    const auto arrange_in = [&](auto& all) {
-      auto arranged = all;
-      for (std::size_t k = 0; k < order.size(); ++k) {
-        arranged[first + k] = std::move(all[order[k]]);
+    const auto arrange_in = [&]<class T>(std::vector<T>& all) {
+      std::vector<T> arranged;
+      arranged.reserve(order.size());
+      for (const std::size_t from : order) {
+        arranged.push_back(std::move(all[from]));
       }
-      all = std::move(arranged);
+      std::ranges::move(arranged, all.begin() + static_cast<std::ptrdiff_t>(first));
     };
     arrange_in(order_);
     for (const SegmentId variant : variants_) {
