@@ -94,6 +94,23 @@ TEST_F(CudaLayouts, PlacementsComputeTheSame) {
   }
 }
 
+// Keys and values go round two ranks, and two levels of two.
+TEST_F(CudaLayouts, RingsComputeTheSame) {
+  for (const std::int64_t ranks : {2, 4}) {
+    RankRun cpu = on_cpu(ranks);
+    cpu.mesh = make_mesh(load_cluster(virtual_cluster(ranks)), {.context = ranks});
+    cpu.sequence_length = 32;
+    cpu.document_length = 11;
+    cpu.context.kind = ContextKind::kRing;
+    RankRun run = on_cuda(cpu);
+    const RankResult result = run_ranks(run);
+    expect_close(result, run_ranks(cpu), 1e-4F);
+    run.overlap = true;
+    run.recompute = true;
+    expect_equal(run_ranks(run), result);
+  }
+}
+
 // As on the CPU: bitwise where gradients are summed over the same levels, and with one microbatch.
 TEST_F(CudaLayouts, PresetsComputeTheSame) {
   for (const std::int64_t microbatches : {std::int64_t{1}, kMicrobatches}) {

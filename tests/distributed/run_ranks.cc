@@ -483,6 +483,7 @@ CompileOptions rank_options(const RankRun& run, const WorkspaceQuery& workspace_
           .scatter_hops = run.scatter_hops,
           .gathers_ahead = run.gathers_ahead,
           .tensor_beside = run.tensor_beside,
+          .rings_beside = run.device == nullptr,
           .pipeline = pipeline_options(run),
           .overlap = run.overlap,
           .overlap_layers = run.overlap_layers,

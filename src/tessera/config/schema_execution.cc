@@ -64,8 +64,8 @@ ConfigSection context() {
            &S::kind,
            codec::choice({ContextKind::kGather, ContextKind::kUlysses, ContextKind::kRing}),
            "Each rank gathers all keys and values for its own queries (gather); or they go round "
-           "the ranks part by part, beside the work on the part before, so that no rank has all "
-           "of them (ring); or ranks exchange tokens for heads in attention, and back (ulysses): "
+           "the ranks part by part, so that no rank has all of them (ring); or ranks exchange "
+           "tokens for heads in attention, and back (ulysses): "
            "less traffic with many ranks, but it needs key/value heads that divide by "
            "parallel.tensor * parallel.context."),
        row("balance",

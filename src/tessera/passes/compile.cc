@@ -347,7 +347,8 @@ constexpr std::array kPasses = {
          "after overlap, which cuts what waits for them"},
     Pass{"tensor_beside",
          [](const Compilation& c) {
-           return c.options.tensor_beside || (c.options.overlap && c.options.attention.ring);
+           const bool has_rings = c.options.attention.ring && c.options.rings_beside;
+           return c.options.tensor_beside || (c.options.overlap && has_rings);
          },
          on<Program>([](Program program, const Compilation& c) {
            const bool rings_alone = c.options.attention.ring && !c.options.tensor_beside;

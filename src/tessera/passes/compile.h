@@ -60,6 +60,7 @@ struct CompileOptions {
   bool scatter_hops = false;       // along the pipeline, of what tensor ranks all have
   bool gathers_ahead = false;      // of updated parameters, in the next step's start
   bool tensor_beside = false;      // collectives of activations beside products
+  bool rings_beside = true;        // with overlap, ring shifts: where further streams have groups
   std::optional<PipelineOptions> pipeline = {};
   bool overlap = false;             // collectives of training state on a stream of their own
   std::int64_t overlap_layers = 1;  // how many layers they may be ahead of or behind the others

@@ -49,6 +49,7 @@ CompileOptions compile_options(const Plan& plan, const Target& target) {
           .scatter_hops = passes.scatter_hops,
           .gathers_ahead = passes.gathers_ahead,
           .tensor_beside = passes.tensor_beside,
+          .rings_beside = !target.is_device(),
           .overlap = passes.overlap,
           .overlap_layers = passes.overlap_layers,
           .workspace_bytes = workspace_query(target, plan.threads)};

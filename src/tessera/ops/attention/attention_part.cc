@@ -35,6 +35,16 @@ void require_step(const Attrs& attrs) {
                   attrs.steps);
 }
 
+// The diagonal crosses the own part alone, in zigzag, too, of which other parts are seen in halves;
+// the window's edge the part that is so far back, and the one behind it.
+template <class Attrs>
+std::int64_t borders(const Attrs& attrs, std::int64_t keys) {
+  const std::int64_t edge = attrs.window / keys;
+  const bool has_edge = attrs.window > 0 && attrs.window < attrs.steps * keys &&
+                        (attrs.step == edge || attrs.step == edge + 1);
+  return (attrs.causal && attrs.step == 0 ? 1 : 0) + (has_edge ? 1 : 0);
+}
+
 bool is_last(const AttentionPartAttrs& attrs) {
   return attrs.step + 1 == attrs.steps;
 }
@@ -55,7 +65,9 @@ Work part_work(WorkKind kind, const Attrs& attrs, Types in) {
     pairs = pairs_of_row(rule, queries, (before + 1.0) * keys) -
             (attrs.step > 0 ? pairs_of_row(rule, queries, before * keys) : 0.0);
   }
-  return attention_work(kind, rule, pairs, in);
+  Work work = attention_work(kind, rule, pairs, in);
+  work.borders = borders(attrs, in[rule.first + 1].dims[1].bound);
+  return work;
 }
 
 TensorType f32(const TensorType& type) {

@@ -28,19 +28,10 @@ struct LayerStep {
   std::optional<unsigned> bit = {};  // of a set of what is kept
 };
 
-// Gathers, and what is like them, are repeated in backward in any case, where it needs them.
+// Gathers are repeated in backward in any case, where it needs them.
 enum class Talk : std::uint8_t { kNone, kGathers, kFolds };
 
-// A part of an input that all ranks have: ids of keys, which are as soon cut again.
-bool cuts_input(const Graph& graph, const Node& node) {
-  return node.op->get_if<LocalSliceAttrs>() != nullptr &&
-         graph[node.operands[0]].kind == ValueKind::kInput;
-}
-
 Talk talk_of(const Graph& graph, const Node& node) {
-  if (cuts_input(graph, node)) {
-    return Talk::kGathers;
-  }
   const Collectives uses = collectives(*node.op, graph.types(node.operands));
   if (uses.empty()) {
     return Talk::kNone;
@@ -98,9 +89,10 @@ class LayerSteps {
                       .reads = std::move(reads),
                       .seconds = talk == Talk::kNone ? seconds(graph_, node) : 0.0,
                       .is_kept = talk == Talk::kFolds || is_random(node)};
+    const bool is_again = talk == Talk::kGathers || is_passing(graph_, node);
     std::vector<LayerStep>& layer = layers_[node.layer];
     for (const ValueId result : node.results) {
-      step.bytes += talk == Talk::kGathers ? 0 : graph_[result].type.num_bytes();
+      step.bytes += is_again ? 0 : graph_[result].type.num_bytes();
       step_of_[result.at()] = Place{.layer = node.layer, .chunk = node.chunk, .step = layer.size()};
     }
     layer.push_back(std::move(step));

@@ -118,7 +118,7 @@ class KeptByRule {
       case RecomputeKept::kAllButAttention:
         // What attention alone gathers backward gathers again.
         return !is_attention(graph_, node) && node.op->get_if<AllGatherAttrs>() == nullptr &&
-               node.op->get_if<RingShiftAttrs>() == nullptr;
+               !is_passing(graph_, node);
       case RecomputeKept::kEverySecondProduct:
         return is_attention(graph_, node) || is_sum_over_ranks(graph_, node) ||
                (has_product(graph_, node) && products_[sliced_layer_of(node)]++ % 2 == 0);
@@ -158,8 +158,9 @@ class KeptByRule {
   }
 
   bool is_named(NodeId id, const std::vector<std::string>& ops) const {
+    const std::string& name = names_[id.at()];
     return std::ranges::any_of(ops, [&](const std::string& op) {
-      return op == names_[id.at()] || op == info(*graph_.nodes[id.at()].op).name;
+      return !name.empty() && (op == name || op == name.substr(0, name.rfind('.')));
     });
   }
 
@@ -365,13 +366,22 @@ RecomputeRules recompute_all(RecomputeKept kept) {
   return {{.kept = kept}};
 }
 
+bool is_passing(const Graph& graph, const Node& node) {
+  const auto* part = node.op->get_if<AttentionPartAttrs>();
+  const bool is_cut_input = node.op->get_if<LocalSliceAttrs>() != nullptr &&
+                            graph[node.operands[0]].kind == ValueKind::kInput;
+  return node.op->get_if<RingShiftAttrs>() != nullptr || is_cut_input ||
+         (part != nullptr && part->step + 1 < part->steps);
+}
+
 std::vector<std::string> recompute_names(const Graph& graph) {
   std::vector<std::string> names(graph.nodes.size());
   std::map<std::pair<SlicedLayer, std::string>, int> numbers;
   for (std::size_t i = 0; i < graph.nodes.size(); ++i) {
     const Node& node = graph.nodes[i];
-    if (node.layer >= 0 && node.phase == Phase::kForward) {
-      const std::string op(info(*node.op).name);
+    if (node.layer >= 0 && node.phase == Phase::kForward && !is_passing(graph, node)) {
+      const bool is_step = node.op->get_if<AttentionPartAttrs>() != nullptr;
+      const std::string op = is_step ? "attention" : info(*node.op).name;
       names[i] = format("{}.{}", op, numbers[{sliced_layer_of(node), op}]++);
     }
   }

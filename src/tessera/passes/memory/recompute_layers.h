@@ -21,8 +21,12 @@ bool is_random(const Node& node);
 // Whether a node is of the backward of one microbatch.
 bool is_of_backward(const Node& node);
 
-// By node, its name in rules with its number, "rms_norm.1"; empty where it is of no layer's
-// forward.
+// Whether nothing of a node of forward is worth keeping: what ring shifts bring, ids of keys cut
+// out of an input, and a ring's steps but the last, for which it takes all before it.
+bool is_passing(const Graph& graph, const Node& node);
+
+// By node, its name in rules with its number, "rms_norm.1"; empty where it is of no layer's forward
+// or passing. The last step of a ring is called attention.
 std::vector<std::string> recompute_names(const Graph& graph);
 
 }  // namespace tessera
