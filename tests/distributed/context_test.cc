@@ -354,6 +354,24 @@ TEST(Ring, SendsWhatTheFormulaSays) {
   }
 }
 
+// The last step is attention's by name; those before it are made again with it, or not at all.
+TEST(Ring, RecomputeKnowsAttentionByItsName) {
+  RankRun run = context_run({.context = 4});
+  run.context.kind = ContextKind::kRing;
+  const RankResult expected = run_ranks(run);
+  run.rules = {{.keep = {"attention"}}};
+  expect_equal(run_ranks(run), expected, "attention kept");
+  std::int64_t steps = 0;
+  for (const Segment& segment : rank_program(run, nullptr).segments) {
+    for (const Instruction& instruction : segment.instructions) {
+      steps += instruction.op->get_if<AttentionPartAttrs>() != nullptr ? 1 : 0;
+    }
+  }
+  EXPECT_EQ(steps, 4 * run.model.layers) << "of forward alone";
+  run.rules = {{.keep = {"attention_part"}}};
+  EXPECT_THROW(rank_program(run, nullptr), Error);
+}
+
 // Every rank's queries see the keys of one document alone: most steps see nothing.
 TEST(Ring, StepsThatSeeNothingChangeNothing) {
   RankRun run = context_run({.context = 4});

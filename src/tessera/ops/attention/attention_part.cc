@@ -1,5 +1,6 @@
 #include "tessera/ops/attention/attention_part.h"
 
+#include <algorithm>
 #include <string>
 
 #include "tessera/base/error.h"
@@ -81,20 +82,12 @@ TensorType lse_type(const TensorType& q) {
 // Operand `index` is what the step before left.
 void require_carry(Types in, std::size_t index, const TensorType& type) {
   require_dtype(in, index, DType::kF32);
-  TESSERA_REQUIRE(in[index].num_dims() == type.num_dims(),
+  TESSERA_REQUIRE(std::ranges::equal(in[index].dims, type.dims, {}, &Dim::bound, &Dim::bound),
                   ErrorCode::kInvalidArgument,
                   "operand {} is {}, expected {}",
                   index,
                   to_string(in[index]),
                   to_string(type));
-  for (std::size_t d = 0; d < type.num_dims(); ++d) {
-    TESSERA_REQUIRE(in[index].dims[d].bound == type.dims[d].bound,
-                    ErrorCode::kInvalidArgument,
-                    "operand {} is {}, expected {}",
-                    index,
-                    to_string(in[index]),
-                    to_string(type));
-  }
 }
 
 template <class Attrs>
