@@ -87,6 +87,9 @@ if(NOT TESSERA_SANITIZE)
     set(CMAKE_CUDA_ARCHITECTURES "${TESSERA_CUDA_ARCHITECTURE}-real")
     set(CMAKE_CUDA_COMPILER_LAUNCHER "${CMAKE_CXX_COMPILER_LAUNCHER}")
     enable_language(CUDA)
+    # Without -O3, which is for the host's code alone: that starts kernels, and is to be small
+    # (TesseraModule.cmake).
+    set(CMAKE_CUDA_FLAGS_RELEASE "-DNDEBUG")
     # The plugin loads the library itself where the machine has it.
     add_library(CUDNN::headers INTERFACE IMPORTED)
     target_include_directories(CUDNN::headers INTERFACE "${CUDNN_INCLUDE_DIR}")

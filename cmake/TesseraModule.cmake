@@ -37,6 +37,7 @@ target_compile_definitions(tessera_nvcc_flags INTERFACE FMT_CONSTEVAL= FMT_USE_C
 target_compile_options(
   tessera_nvcc_flags
   INTERFACE --std=c++20 --expt-relaxed-constexpr --fmad=false --compress-mode=size -Werror all-warnings
+            "$<$<CONFIG:Release>:-Xcompiler=-Os>"
             "-Xcompiler=-Wall,-Wextra,-Wshadow,-ffp-contract=off,-fopenmp"
             "-Xcompiler=-fmacro-prefix-map=${PROJECT_SOURCE_DIR}/=")
 target_include_directories(tessera_nvcc_flags INTERFACE "${PROJECT_SOURCE_DIR}/src")

@@ -164,6 +164,9 @@ double DeviceTime::attention_seconds(const Work& work) const {
   const double beyond = static_cast<double>(work.borders) * queries * kAttentionTile / 2.0;
   Work whole = work;
   whole.pairs = std::min(work.pairs + beyond, queries * static_cast<double>(work.n));
+  if (whole.pairs <= 0.0) {
+    return 0.0;  // a step of a ring whose keys lie beyond the window
+  }
   const double keys = whole.pairs / queries;
   const double share = curve.forward * keys / (keys + curve.half) *
                        (work.kind == WorkKind::kAttentionBackward ? curve.backward : 1.0);

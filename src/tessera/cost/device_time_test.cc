@@ -225,6 +225,9 @@ TEST(DeviceTime, OfAttentionIsThatOfWholeTiles) {
   window.borders = 2;
   EXPECT_DOUBLE_EQ(seconds(device, window),
                    4 * 8 * 3 * kTokens * (100 + kAttentionTile) / 2.0 + 1.0);
+  Work nothing = all;  // of a ring's step that is beyond the window
+  nothing.pairs = 0;
+  EXPECT_DOUBLE_EQ(seconds(device, nothing), 1.0);
   // Never more than all pairs.
   causal.pairs = all.pairs - 1;
   EXPECT_DOUBLE_EQ(seconds(device, causal), seconds(device, all));

@@ -7,6 +7,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <span>
+#include <type_traits>
 
 #include "tessera/backend/cuda/cudnn/flash_graph.h"
 #include "tessera/backend/cuda/kernels/elements.h"
@@ -85,6 +86,8 @@ struct ScoreForm {
 // last. Steps alone may go on from what those before left.
 template <class T, class Out = T>
 struct Forward {
+  static constexpr bool kIsWide = !std::is_same_v<T, Out>;
+
   Shape shape;
   Mask mask;
   Heads<const T> q;
@@ -105,6 +108,8 @@ struct Forward {
 // Out is the gradients' type: f32 in such a step, which alone may add to dq of those before.
 template <class T, class Out = T>
 struct Backward {
+  static constexpr bool kIsWide = !std::is_same_v<T, Out>;
+
   Shape shape;
   Mask mask;
   Heads<const T> dout;

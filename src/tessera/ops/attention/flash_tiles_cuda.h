@@ -266,18 +266,24 @@ __device__ inline Place warp_place(Place place) {
 
 // Calls body.operator()<D, kCapped>() with the least width that has all channels, and whether
 // scores have a cap: where they have none, no register is kept for it. Models that cap scores have
-// heads of 128 and more: one width serves all that do.
+// heads of 128 and more: one width serves all that do. Steps over parts of the keys have two.
 template <class Task, class Body>
 void with_form(const Task& task, const Body& body) {
   const std::int64_t channels = task.shape.channels;
   if (task.form.cap > 0.0F) {
     body.template operator()<128, true>();
-  } else if (channels <= 32) {
-    body.template operator()<32, false>();
-  } else if (channels <= 64) {
+    return;
+  }
+  if constexpr (!Task::kIsWide) {
+    if (channels <= 32) {
+      return body.template operator()<32, false>();
+    }
+    if (channels > 64 && channels <= 96) {
+      return body.template operator()<96, false>();
+    }
+  }
+  if (channels <= 64) {
     body.template operator()<64, false>();
-  } else if (channels <= 96) {
-    body.template operator()<96, false>();
   } else {
     body.template operator()<128, false>();
   }
