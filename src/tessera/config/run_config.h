@@ -159,7 +159,7 @@ struct ParallelSection {
 struct ContextSection {
   ContextKind kind = ContextKind::kGather;
   std::optional<ContextBalance> balance = {};  // empty = zigzag where it balances anything
-  std::string inner = {};                       // level of the inner ring; empty = as levels lie
+  std::string inner = {};                      // level of the inner ring; empty = as levels lie
 
   ContextLayout layout() const;
 

@@ -128,13 +128,10 @@ class LaneChunk {
       transpose_dq(pair);
       range_.rows(problem_.dq, pair, rows);
       range_.rows(problem_.carry, pair, onto);
-      unpack_rows_onto(onto.data(),
-                       rows_,
-                       range_.count(pair),
-                       head_dim_,
-                       padded_dim_,
-                       problem_.scale,
-                       rows.data());
+      for (std::int64_t r = 0; r < range_.count(pair); ++r) {
+        const auto row = static_cast<std::size_t>(r);
+        unpack_row_onto(onto[row], rows_ + r * padded_dim_, head_dim_, problem_.scale, rows[row]);
+      }
     }
   }
 

@@ -208,22 +208,14 @@ void unpack_rows(const float* in,
   }
 }
 
-// The same, plus onto[r][c].
-inline void unpack_rows_onto(const float* const* onto,
-                             const float* in,
-                             std::int64_t num_rows,
-                             std::int64_t d,
-                             std::int64_t padded_d,
-                             float factor,
-                             float* const* rows) {
+// to[c] = onto[c] + factor * in[c] for c < d.
+inline void unpack_row_onto(
+    const float* onto, const float* in, std::int64_t d, float factor, float* to) {
   const VecF32 factors = hn::Set(F32(), factor);
-  for (std::int64_t r = 0; r < num_rows; ++r) {
-    const float* const from = in + r * padded_d;
-    for_lanes(d, [&](auto lanes, std::int64_t c) HWY_ATTR {
-      const VecF32 sum = load(lanes, onto[r] + c);
-      store(lanes, rows[r] + c, hn::MulAdd(factors, hn::Load(F32(), from + c), sum));
-    });
-  }
+  for_lanes(d, [&](auto lanes, std::int64_t c) HWY_ATTR {
+    const VecF32 sum = load(lanes, onto + c);
+    store(lanes, to + c, hn::MulAdd(factors, hn::Load(F32(), in + c), sum));
+  });
 }
 
 // out[c, r] = in[r, c] with pitches `out_pitch` and `in_pitch`; both counts are multiples of 4.

@@ -234,7 +234,7 @@ SampleList samples(SamplesOf<AttentionPartBackwardAttrs>) {
       Case whole = c;
       whole.step = 1;
       const TensorTypes forward = operand_types(whole, dtype);
-      const TensorType dq = forward[7];
+      const TensorType& dq = forward[7];
       TensorTypes operands = {forward[0],
                               forward[0],
                               forward[1],
@@ -277,32 +277,47 @@ SampleList samples(SamplesOf<AttentionPartBackwardAttrs>) {
   return list;
 }
 
+namespace {
+
+// What a query has seen before: nothing in the first step.
+double lse_before(const AttentionPartOperands& part, bool is_first, std::size_t at) {
+  return is_first ? -std::numeric_limits<double>::infinity() : reals(part.carry_lse)[at];
+}
+
+// o and lse of query row i in head h.
+void attend(const attention_reference::Problem& problem,
+            const AttentionPartOperands& part,
+            bool is_first,
+            std::size_t i,
+            std::size_t h) {
+  const auto v = reals(part.of.v);
+  const QueryRow row = problem.row(i, h);
+  const std::size_t at = problem.lse_at(i, h);
+  const double before = lse_before(part, is_first, at);
+  std::vector<double> scores = row.scores;
+  scores.push_back(before);
+  const double largest = *std::ranges::max_element(scores);
+  const double total = std::isinf(largest) ? largest : log_sum_exp(scores);
+  const double kept = std::isinf(before) ? 0.0 : std::exp(before - total);
+  for (std::size_t c = 0; c < problem.head_dim(); ++c) {
+    const std::size_t element = problem.query_at(i, h) + c;
+    double sum = is_first ? 0.0 : kept * reals(part.carry_o)[element];
+    for (std::size_t n = 0; n < row.keys.size(); ++n) {
+      sum += std::exp(row.scores[n] - total) * v[problem.key_at(row.keys[n], h) + c];
+    }
+    reals(part.of.o)[element] = sum;
+  }
+  reals(part.of.lse)[at] = total;
+}
+
+}  // namespace
+
 void reference(const AttentionPartAttrs& attrs, const Views& views) {
   const AttentionPartOperands part = by_name(attrs, views);
   const attention_reference::Problem problem = problem_of(attrs, part.of);
-  const auto v = reals(part.of.v);
-  const auto o = reals(part.of.o);
-  const auto lse = reals(part.of.lse);
   for (std::size_t i = 0; i < problem.num_query_rows(); ++i) {
     for (std::size_t h = 0; h < problem.heads(); ++h) {
-      QueryRow row = problem.row(i, h);
-      const std::size_t at = problem.lse_at(i, h);
-      const double before =
-          attrs.step > 0 ? reals(part.carry_lse)[at] : -std::numeric_limits<double>::infinity();
-      std::vector<double> scores = row.scores;
-      scores.push_back(before);
-      const double largest = *std::ranges::max_element(scores);
-      const double total = std::isinf(largest) ? largest : log_sum_exp(scores);
-      const double kept = std::isinf(before) ? 0.0 : std::exp(before - total);
-      for (std::size_t c = 0; c < problem.head_dim(); ++c) {
-        const std::size_t element = problem.query_at(i, h) + c;
-        double sum = attrs.step > 0 ? kept * reals(part.carry_o)[element] : 0.0;
-        for (std::size_t n = 0; n < row.keys.size(); ++n) {
-          sum += std::exp(row.scores[n] - total) * v[problem.key_at(row.keys[n], h) + c];
-        }
-        o[element] = sum;
-      }
-      lse[at] = total;
+      attend(problem, part, attrs.step == 0, i, h);
     }
   }
 }

@@ -16,9 +16,7 @@
 
 namespace tessera {
 
-using conformance::bound;
 using conformance::HostTensor;
-using conformance::ids;
 using conformance::normal;
 using conformance::OpClass;
 using conformance::prepared;

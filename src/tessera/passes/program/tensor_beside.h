@@ -16,11 +16,10 @@ enum class TensorTraffic {
 // a weight's gradient may.
 //   dw = product(g, x); dx = product(g, w); y = reduce_scatter(dx); norm(y)
 //     ->  dx = product(g, w); y = reduce_scatter(dx) stream 2; dw = product(g, x); norm(y) waits
-// The reader waits, and what such a collective uses lives until then. Ring shifts along several axes
-// have a stream for each: those of a fast level need not wait for those of a slow one. Those that no
-// such work hides stay with the computation.
-// After overlap() and gather_beside(), which cut the work; before add_transfers() and
-// assign_slots(). Bitwise the same results.
+// The reader waits, and what such a collective uses lives until then. Ring shifts along several
+// axes have a stream for each: those of a fast level need not wait for those of a slow one. Those
+// that no such work hides stay with the computation. After overlap() and gather_beside(), which cut
+// the work; before add_transfers() and assign_slots(). Bitwise the same results.
 Program tensor_beside(Program program, TensorTraffic traffic = TensorTraffic::kAll);
 
 }  // namespace tessera
