@@ -76,6 +76,27 @@ TEST_F(ExplainTest, IsOneScreenAlsoOfTheLargestPlans) {
 }
 
 // None of these files is there, and most keys are not said.
+// Rings lie as levels do: a level without an inner one is refused, with those that have one.
+TEST_F(ExplainTest, NamesTheLevelsOfInnerRings) {
+  const auto error = [&](int ranks, const char* level) {
+    return tessera({"explain",
+                    "--model.flavor=debug",
+                    virtual_cluster(ranks),
+                    format("--parallel.ranks={}", ranks),
+                    format("--parallel.context={}", ranks),
+                    "--context.kind=ring",
+                    format("--context.inner={}", level)})
+        .err;
+  };
+  EXPECT_THAT(error(8, "cluster"),
+              HasSubstr("context.inner: found \"cluster\", expected \"pair\" or \"node\": the 8 "
+                        "context ranks lie out to level \"cluster\""));
+  EXPECT_THAT(error(2, "pair"),
+              HasSubstr("context.inner: found \"pair\", expected none: the 2 context ranks lie "
+                        "within one level \"pair\""));
+  EXPECT_EQ(error(8, "node"), "");
+}
+
 TEST_F(ExplainTest, AsksForNothingThatItDoesNotUse) {
   EXPECT_THAT(explained({"--model.flavor=debug"}), HasSubstr("6,163,712 parameters"));
   EXPECT_THAT(explained({"--model.flavor=debug", "--lora.rank=4", "--validation.every=10"}),

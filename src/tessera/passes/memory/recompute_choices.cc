@@ -8,7 +8,6 @@
 #include <tuple>
 #include <utility>
 
-#include "tessera/ops/all_ops.h"
 #include "tessera/ops/op.h"
 #include "tessera/passes/graph/graph_edit.h"
 #include "tessera/passes/memory/recompute_layers.h"
