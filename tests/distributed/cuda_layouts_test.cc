@@ -146,6 +146,24 @@ TEST_F(CudaLayouts, RecomputesTheSame) {
   expect_equal(run_ranks(on_cuda(cpu)), kept);
 }
 
+// What lies in the host's memory is fetched and stored beside the kernels.
+TEST_F(CudaLayouts, OffloadsTheSame) {
+  for (const std::int64_t ranks : {1, 2}) {
+    RankRun cpu = on_cpu(ranks);
+    cpu.microbatches = 2;
+    cpu.placement = {.param = ranks, .secondary = ranks, .grad = ranks, .optimizer = ranks};
+    const RankResult kept = run_ranks(on_cuda(cpu));
+    cpu.offload = {.optimizer = Space::kHost,
+                   .parameters = Space::kHost,
+                   .activations = Space::kHost,
+                   .piece_bytes = kPageBytes,
+                   .least_bytes = 1};
+    cpu.overlap = ranks > 1;
+    EXPECT_GT(rank_program(cpu, nullptr).host_bytes, 0);
+    expect_equal(run_ranks(on_cuda(cpu)), kept);
+  }
+}
+
 TEST_F(CudaLayouts, Bf16FollowsTheCpu) {
   for (const char* const name : {"llama3", "gpt2", "neox"}) {
     SCOPED_TRACE(name);

@@ -148,9 +148,9 @@ class RankLosses {
       expect_to_end(run, compiled(TransferLaunch::kInOneQueue), TransferLaunch::kInOneQueue);
     }
     const std::int64_t bytes = std::max(steps_[place_].arena_bytes, programs_[place_].arena_bytes);
-    const std::shared_ptr<Arena> arena = backend_->allocate(bytes);
-    losses_ = std::make_unique<LossExecutor>(programs_[place_], *backend_, arena, bytes);
-    Executor step(steps_[place_], *backend_, arena, bytes);
+    const ProgramArenas arenas = {.device = backend_->allocate(bytes), .device_bytes = bytes};
+    losses_ = std::make_unique<LossExecutor>(programs_[place_], *backend_, arenas);
+    Executor step(steps_[place_], *backend_, arenas);
     initialize_state(step,
                      parameter_inits(graph),
                      run.seed,

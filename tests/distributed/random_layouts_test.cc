@@ -26,6 +26,24 @@ void expect_close(const RankResult& found, const RankResult& expected) {
   }
 }
 
+// To the host's memory, in pieces of any size, whatever the size of a tensor.
+OffloadOptions draw_offload(Draw& draw) {
+  const auto space = [&] { return draw.one_in(2) ? Space::kHost : Space::kDevice; };
+  return {.optimizer = space(),
+          .parameters = space(),
+          .activations = space(),
+          .piece_bytes = draw.between(1, 40'000),
+          .least_bytes = draw.between(1, 500)};
+}
+
+std::string offload_text(const OffloadOptions& offload) {
+  return format("{} {} {}, pieces of {}",
+                name(offload.optimizer),
+                name(offload.parameters),
+                name(offload.activations),
+                offload.piece_bytes);
+}
+
 constexpr std::uint64_t kSeeds = 24;
 
 class RandomLayouts : public testing::TestWithParam<std::uint64_t> {};
@@ -54,6 +72,7 @@ TEST_P(RandomLayouts, ChangeNothing) {
   RankRun run = draw_run(draw);
   SCOPED_TRACE(text(run));
   const RankResult expected = run_ranks(run);
+  Draw spaces(GetParam() + 1000);
   for (const char* const what : {"recompute", "no fusion", "overlap", "placement"}) {
     RankRun other = run;
     other.recompute = draw.one_in(2);
@@ -71,10 +90,12 @@ TEST_P(RandomLayouts, ChangeNothing) {
       other.placement = draw_placement(
           draw, run.mesh, run.microbatches == 1 ? std::nullopt : std::optional(run.placement.grad));
     }
+    other.offload = draw_offload(spaces);
     expect_equal(run_ranks(other),
                  expected,
-                 format("{}: recompute {}, fuse {}, overlap {}, placement {} {} {} {}",
+                 format("{}: offload {}, recompute {}, fuse {}, overlap {}, placement {} {} {} {}",
                         what,
+                        offload_text(other.offload),
                         other.recompute,
                         other.fuse,
                         other.overlap,

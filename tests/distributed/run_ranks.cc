@@ -487,6 +487,7 @@ CompileOptions rank_options(const RankRun& run, const WorkspaceQuery& workspace_
           .pipeline = pipeline_options(run),
           .overlap = run.overlap,
           .overlap_layers = run.overlap_layers,
+          .offload = run.offload,
           .workspace_bytes = workspace_bytes};
 }
 

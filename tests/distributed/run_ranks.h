@@ -101,6 +101,7 @@ struct RankRun {
   std::int64_t in_flight = 1;  // microbatches whose forward runs before a backward
   bool overlap = false;
   std::int64_t overlap_layers = 1;
+  OffloadOptions offload = {};       // not to files
   std::vector<Level> throttle = {};  // LocalOptions
   double device_flops = 0;  // FLOP/s of a slower device, which a rank plays by sleeping; 0: none
   Keep keep = Keep::kAll;

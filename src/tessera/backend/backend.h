@@ -83,6 +83,9 @@ class Backend {
   // Memory for `bytes`, aligned to 4096. Errors: kOutOfMemory.
   virtual std::unique_ptr<Arena> allocate(std::int64_t bytes) = 0;
 
+  // The same of the host's memory, which kernels reach as well, and which has no mirror.
+  virtual std::unique_ptr<Arena> allocate_host(std::int64_t bytes) { return allocate(bytes); }
+
   // Draws the elements of a tensor without gaps, f32 or bf16 (rounded), and returns when they are
   // there. The same bits on every backend.
   virtual void draw(const Initial& initial, const View& out) = 0;

@@ -29,6 +29,10 @@ class FarBackend : public DeviceBackend {
     return std::make_unique<FarArena>(*this, near_->allocate(bytes), bytes);
   }
 
+  std::unique_ptr<Arena> allocate_host(std::int64_t bytes) override {
+    return near_->allocate_host(bytes);
+  }
+
   void draw(const Initial& initial, const View& out) override { near_->draw(initial, out); }
 
   std::int64_t workspace_bytes(const Op& op,

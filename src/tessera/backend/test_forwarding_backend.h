@@ -17,6 +17,10 @@ class ForwardingBackend : public Backend {
 
   std::unique_ptr<Arena> allocate(std::int64_t bytes) override { return to_.allocate(bytes); }
 
+  std::unique_ptr<Arena> allocate_host(std::int64_t bytes) override {
+    return to_.allocate_host(bytes);
+  }
+
   void draw(const Initial& initial, const View& out) override { to_.draw(initial, out); }
 
   std::int64_t workspace_bytes(const Op& op,

@@ -153,6 +153,11 @@ RunConfig unusual_config() {
               .keep = {"rms_norm.0"},
               .recompute_ops = {"add"},
               .recompute_layers = {.first = 1, .end = 3},
+              .offload_optimizer = Offload::kAll,
+              .offload_parameters = Offload::kAll,
+              .offload_activations = Offload::kAll,
+              .offload_to = OffloadTo::kFile,
+              .offload_dir = "o",
               .limit_bytes = 1LL << 40,
               .chosen = "40 of 50: 0-1"};
   c.checkpoint = {.every = 7,

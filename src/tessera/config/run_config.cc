@@ -101,6 +101,28 @@ std::string_view to_string(Recompute recompute) {
   return "?";
 }
 
+std::string_view to_string(Offload offload) {
+  switch (offload) {
+    case Offload::kOff:
+      return "off";
+    case Offload::kAll:
+      return "all";
+  }
+  return "?";
+}
+
+std::string_view to_string(OffloadTo to) {
+  switch (to) {
+    case OffloadTo::kAuto:
+      return "auto";
+    case OffloadTo::kHost:
+      return "host";
+    case OffloadTo::kFile:
+      return "file";
+  }
+  return "?";
+}
+
 std::string to_string(const RecomputedLayers& layers) {
   return layers.is_all()       ? "all"
          : layers.of_stage > 0 ? format("{}", layers.of_stage)

@@ -220,13 +220,34 @@ std::string to_string(const RecomputedLayers& layers);
 // Nothing where the text is of none of these forms.
 std::optional<RecomputedLayers> parse_recomputed_layers(std::string_view text);
 
+// Which of the training states of a kind lie beside the device's memory.
+enum class Offload : std::uint8_t { kOff, kAll };
+
+std::string_view to_string(Offload offload);
+
+// Where they do: on GPUs in the host's memory, on CPUs in a file, or as it is said.
+enum class OffloadTo : std::uint8_t { kAuto, kHost, kFile };
+
+std::string_view to_string(OffloadTo to);
+
 struct MemorySection {
   Recompute recompute = Recompute::kAuto;
   std::vector<std::string> keep = {};           // ops, beside what "selective" keeps
   std::vector<std::string> recompute_ops = {};  // ops that it computes again, too
   RecomputedLayers recompute_layers = {};
+  Offload offload_optimizer = Offload::kOff;
+  Offload offload_parameters = Offload::kOff;
+  Offload offload_activations = Offload::kOff;
+  OffloadTo offload_to = OffloadTo::kAuto;
+  std::string offload_dir = {};  // empty = run.dir
   std::int64_t limit_bytes = 0;  // per rank; 0 = what the machine has
   std::string chosen = {};       // what "auto" chose: resolve/recompute_rules.h
+
+  bool offloads() const {
+    return offload_optimizer != Offload::kOff || offload_parameters != Offload::kOff ||
+           offload_activations != Offload::kOff;
+  }
+
   bool operator==(const MemorySection&) const = default;
 };
 

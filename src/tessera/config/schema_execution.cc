@@ -243,6 +243,31 @@ ConfigSection memory() {
            codec::recomputed_layers(),
            "Which layers compute anything again. \"8\": the first eight of each stage. "
            "\"4-11\": these."),
+       row("offload_optimizer",
+           &S::offload_optimizer,
+           codec::choice({Offload::kOff, Offload::kAll}),
+           "off: optimizer state lies in the device's memory. all: it lies where offload_to says, "
+           "and the update fetches and stores a piece at a time. Results are bitwise the same."),
+       row("offload_parameters",
+           &S::offload_parameters,
+           codec::choice({Offload::kOff, Offload::kAll}),
+           "all: parameters lie where offload_to says. Those of a layer are fetched while the "
+           "layer before computes, in forward and in backward."),
+       row("offload_activations",
+           &S::offload_activations,
+           codec::choice({Offload::kOff, Offload::kAll}),
+           "all: what forward keeps for backward is stored where offload_to says, and fetched "
+           "while the layer before computes."),
+       row("offload_to",
+           &S::offload_to,
+           codec::choice({OffloadTo::kAuto, OffloadTo::kHost, OffloadTo::kFile}),
+           "Where what is offloaded lies. host: in the host's memory, beside a GPU's. file: in a "
+           "file of each rank, which is gone when the process ends. auto: host on GPUs, file on "
+           "CPUs."),
+       row("offload_dir",
+           &S::offload_dir,
+           codec::path(),
+           "Directory of these files, on a disk with room for them. Empty: run.dir."),
        row("limit_bytes",
            &S::limit_bytes,
            codec::bytes(),

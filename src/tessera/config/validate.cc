@@ -327,6 +327,36 @@ void validate_schedule(const RunConfig& config) {
                   num_steps);
 }
 
+void validate_offload(const RunConfig& config) {
+  const MemorySection& memory = config.memory;
+  const bool on_gpu = config.run.device == "cuda";
+  const auto require_effect =
+      [&](std::string_view key, bool is_set, bool has, std::string_view of) {
+        TESSERA_REQUIRE(!is_set || has,
+                        ErrorCode::kInvalidConfig,
+                        "{}: has no effect without {}: set that, or leave it out",
+                        placed(config, key),
+                        of);
+      };
+  const bool offloads = memory.offloads();
+  require_effect("memory.offload_to",
+                 memory.offload_to != OffloadTo::kAuto,
+                 offloads,
+                 "memory.offload_optimizer, offload_parameters or offload_activations = \"all\"");
+  const bool to_file =
+      memory.offload_to == OffloadTo::kFile || (memory.offload_to == OffloadTo::kAuto && !on_gpu);
+  require_effect(
+      "memory.offload_dir",
+      !memory.offload_dir.empty(),
+      offloads && to_file,
+      "anything that is offloaded to files (memory.offload_optimizer, "
+      "offload_parameters or offload_activations = \"all\", memory.offload_to = \"file\")");
+  TESSERA_REQUIRE(!on_gpu || memory.offload_to != OffloadTo::kFile,
+                  ErrorCode::kUnsupported,
+                  "{}: found \"file\", and what lies on a GPU can be offloaded to \"host\" alone",
+                  placed(config, "memory.offload_to"));
+}
+
 // Of what a kind of recompute does not look at.
 void validate_memory(const RunConfig& config) {
   const MemorySection& memory = config.memory;
@@ -346,6 +376,7 @@ void validate_memory(const RunConfig& config) {
   if (!memory.recompute_layers.is_all()) {
     require_kinds("memory.recompute_layers", {kFull, kSelective, kAttention, kEverySecondProduct});
   }
+  validate_offload(config);
 }
 
 // Of a pipeline, where there is none.

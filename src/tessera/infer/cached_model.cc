@@ -55,9 +55,10 @@ CachedModel::CachedModel(const ModelDescription& model,
                   format_bytes(arena_bytes),
                   format_bytes(options.memory_limit_bytes),
                   options.batch > 1 ? " or --batch" : "");
-  const std::shared_ptr<Arena> arena = backend_->allocate(arena_bytes);
-  start(piece_, arena, arena_bytes);
-  start(single_, arena, arena_bytes);
+  const ProgramArenas arenas = {.device = backend_->allocate(arena_bytes),
+                                .device_bytes = arena_bytes};
+  start(piece_, arenas);
+  start(single_, arenas);
 }
 
 Program CachedModel::compile(const ModelDescription& model, std::int64_t tokens) {
@@ -70,8 +71,8 @@ Program CachedModel::compile(const ModelDescription& model, std::int64_t tokens)
                             options_.target);
 }
 
-void CachedModel::start(Step& step, const std::shared_ptr<Arena>& arena, std::int64_t arena_bytes) {
-  step.executor = std::make_unique<Executor>(step.program, *backend_, arena, arena_bytes);
+void CachedModel::start(Step& step, const ProgramArenas& arenas) {
+  step.executor = std::make_unique<Executor>(step.program, *backend_, arenas);
 }
 
 void CachedModel::append(std::span<const std::span<const std::int32_t>> tokens) {

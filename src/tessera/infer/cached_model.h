@@ -68,7 +68,7 @@ class CachedModel {
   };
 
   Program compile(const ModelDescription& model, std::int64_t tokens);
-  void start(Step& step, const std::shared_ptr<Arena>& arena, std::int64_t arena_bytes);
+  void start(Step& step, const ProgramArenas& arenas);
   void run(Step& step, std::span<const std::span<const std::int32_t>> tokens, std::int64_t first);
   void set_sequence(Step& step, std::size_t sequence, std::span<const std::int32_t> tokens);
 

@@ -146,10 +146,27 @@ double read_price(const TomlSection& file) {
   return read_quantity(cost, "per_device_hour", kDollars, "2.50 USD");
 }
 
-double read_storage(const TomlSection& file) {
+void read_storage(const TomlSection& file, Cluster& cluster) {
   const TomlSection storage = require_table(file, "storage", "a section [storage]");
-  refuse_unknown_keys(storage, std::to_array<std::string>({"bandwidth"}));
-  return read_quantity(storage, "bandwidth", kBytesPerSecond, "100 GB/s");
+  refuse_unknown_keys(storage, std::to_array<std::string>({"bandwidth", "disk"}));
+  const bool has_disk = has(storage, "disk");
+  if (has_disk) {
+    cluster.disk_bandwidth = read_quantity(storage, "disk", kBytesPerSecond, "2 GB/s");
+  }
+  if (!has_disk || has(storage, "bandwidth")) {
+    cluster.storage_bandwidth = read_quantity(storage, "bandwidth", kBytesPerSecond, "100 GB/s");
+  }
+}
+
+std::string storage_text(const Cluster& cluster) {
+  std::string text;
+  const auto add = [&](std::string_view key, double bandwidth) {
+    text +=
+        bandwidth > 0.0 ? format("{} = {}\n", key, toml_quantity(bandwidth, kBytesPerSecond)) : "";
+  };
+  add("bandwidth", cluster.storage_bandwidth);
+  add("disk", cluster.disk_bandwidth);
+  return text.empty() ? "" : "\n[storage]\n" + text;
 }
 
 std::string host_text(const HostSpec& host) {
@@ -206,7 +223,7 @@ Cluster parse_cluster(std::string_view text, std::string_view source) {
     cluster.device_hour_usd = read_price(file);
   }
   if (has(file, "storage")) {
-    cluster.storage_bandwidth = read_storage(file);
+    read_storage(file, cluster);
   }
   if (has(file, "source")) {
     cluster.curve_source = read_source(file, cluster.device);
@@ -245,10 +262,7 @@ std::string to_toml(const Cluster& cluster) {
   text += cluster.device_hour_usd > 0.0 ? format("\n[cost]\nper_device_hour = {}\n",
                                                  toml_quantity(cluster.device_hour_usd, kDollars))
                                         : "";
-  text += cluster.storage_bandwidth > 0.0
-              ? format("\n[storage]\nbandwidth = {}\n",
-                       toml_quantity(cluster.storage_bandwidth, kBytesPerSecond))
-              : "";
+  text += storage_text(cluster);
   text += cluster.curve_source.empty()
               ? ""
               : format("\n[source]\ncurve = {}\n", toml_string(cluster.curve_source));

@@ -36,6 +36,9 @@ struct HostSpec {
   friend bool operator==(const HostSpec&, const HostSpec&) = default;
 };
 
+// Bytes/s of one NVMe disk, where nothing says more.
+inline constexpr double kUsualDisk = 2e9;
+
 struct Cluster {
   std::string name;
   DeviceSpec device;
@@ -44,6 +47,7 @@ struct Cluster {
   double spread = 0.0;             // standard deviation of devices' speeds, over the speed
   double device_hour_usd = 0.0;    // what a device costs
   double storage_bandwidth = 0.0;  // bytes/s at which all ranks together write a checkpoint
+  double disk_bandwidth = 0.0;     // bytes/s that a machine's own disk reads and writes in all
   std::string curve_source = {};   // where the device's curve is from, in words
   std::string source = {};         // the file that this was read from, for errors; empty: none
 

@@ -134,6 +134,7 @@ constexpr std::string_view kFull =
     "\n"
     "[storage]\n"
     "bandwidth = \"100 GB/s\"\n"
+    "disk = \"3 GB/s\"\n"
     "\n"
     "[source]\n"
     "curve = \"by hand\"\n";
@@ -167,10 +168,14 @@ TEST(ParseCluster, ReadsWhatMayBeLeftOut) {
       .spread = 0.002,
       .device_hour_usd = 2.5,
       .storage_bandwidth = 100e9,
+      .disk_bandwidth = 3e9,
       .curve_source = "by hand",
       .source = "c.toml"};
   EXPECT_EQ(cluster, expected);
   EXPECT_EQ(to_toml(cluster), kFull);
+  const Cluster disk = parse_cluster(with(kFull, "bandwidth = \"100 GB/s\"\n", ""), "c.toml");
+  EXPECT_EQ(disk.storage_bandwidth, 0.0);
+  EXPECT_EQ(disk.disk_bandwidth, 3e9);
 }
 
 // What `kFull` with `to` in the place of `from` is refused with.
@@ -195,7 +200,7 @@ TEST(ParseCluster, RefusesUnknownKeysOfCurves) {
   EXPECT_EQ(refusal_of("per_device_hour", "per_hour"),
             "c.toml:38:1: unknown key \"cost.per_hour\"");
   EXPECT_EQ(refusal_of("[source]\ncurve", "[source]\ncurves"),
-            "c.toml:44:1: unknown key \"source.curves\"; did you mean \"curve\"?");
+            "c.toml:45:1: unknown key \"source.curves\"; did you mean \"curve\"?");
 }
 
 TEST(ParseCluster, RefusesKeysThatContradictOthers) {

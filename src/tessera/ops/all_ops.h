@@ -22,6 +22,7 @@
 #include "tessera/ops/gradient_norm/gradient_norm.h"
 #include "tessera/ops/matmul/matmul.h"
 #include "tessera/ops/norm/norm.h"
+#include "tessera/ops/offload/offload.h"
 #include "tessera/ops/point_to_point/point_to_point.h"
 #include "tessera/ops/rope/rope.h"
 #include "tessera/ops/scale_mask_softmax/scale_mask_softmax.h"
@@ -57,6 +58,7 @@ using OpVariant = std::variant<AddAttrs,
                                EmbeddingAttrs,
                                EmbeddingBackwardAttrs,
                                FenceAttrs,
+                               FetchAttrs,
                                FillAttrs,
                                GatherSlicesAttrs,
                                GeluAttrs,
@@ -89,6 +91,7 @@ using OpVariant = std::variant<AddAttrs,
                                SoftcapBackwardAttrs,
                                SquaredReluAttrs,
                                SquaredReluBackwardAttrs,
+                               StoreAttrs,
                                SumSquaresAttrs,
                                SwigluAttrs,
                                SwigluBackwardAttrs,

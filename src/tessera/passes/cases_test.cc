@@ -130,6 +130,25 @@ RecomputeRule recompute_rule(const std::string& text) {
   return rule;
 }
 
+// "optimizer=file activations=host piece_bytes=4096"
+OffloadOptions offload(const std::string& text) {
+  std::istringstream words(text);
+  OffloadOptions result;
+  const std::map<std::string, Space*> spaces = {{"optimizer", &result.optimizer},
+                                                {"parameters", &result.parameters},
+                                                {"activations", &result.activations}};
+  for (std::string word; words >> word;) {
+    const std::string key = word.substr(0, word.find('='));
+    const std::string value = word.substr(word.find('=') + 1);
+    if (key == "piece_bytes") {
+      result.piece_bytes = std::stoi(value);
+    } else {
+      *spaces.at(key) = *std::ranges::find(kSpaces, value, [](Space space) { return name(space); });
+    }
+  }
+  return result;
+}
+
 std::vector<std::int64_t> numbers(const std::string& text) {
   std::istringstream words(text);
   return {std::istream_iterator<std::int64_t>(words), {}};
@@ -217,6 +236,8 @@ struct Head {
       options.overlap_layers = std::stoi(value);
     } else if (key == "recompute") {
       options.recompute = {recompute_rule(value)};
+    } else if (key == "offload") {
+      options.offload = offload(value);
     } else if (key == "cache_length") {
       options.cache_length = std::stoi(value);
     } else {

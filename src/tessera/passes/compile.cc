@@ -10,7 +10,6 @@
 #include "tessera/autodiff/differentiate.h"
 #include "tessera/base/elapsed.h"
 #include "tessera/base/error.h"
-#include "tessera/base/file.h"
 #include "tessera/base/format.h"
 #include "tessera/passes/graph/add_dropout.h"
 #include "tessera/passes/graph/cache_attention.h"
@@ -23,9 +22,12 @@
 #include "tessera/passes/graph/round_logits.h"
 #include "tessera/passes/graph/slice_tokens.h"
 #include "tessera/passes/graph/whole_keys.h"
+#include "tessera/passes/memory/offload_layers.h"
+#include "tessera/passes/memory/offload_states.h"
 #include "tessera/passes/memory/plan_memory.h"
 #include "tessera/passes/memory/recompute_layers.h"
 #include "tessera/passes/memory/share_states.h"
+#include "tessera/passes/pass_dump.h"
 #include "tessera/passes/program/add_tied_transfers.h"
 #include "tessera/passes/program/add_transfers.h"
 #include "tessera/passes/program/assign_slots.h"
@@ -368,6 +370,29 @@ constexpr std::array kPasses = {
          has_pipeline,
          plain<Program, add_tied_transfers>,
          "after add_transfers: these come once a step, before or after all others"},
+    Pass{"offload_states",
+         [](const Compilation& c) { return c.trains && c.options.offload.moves_states(); },
+         on<Program>([](Program program, const Compilation& c) {
+           return offload_states(std::move(program), c.options.offload);
+         }),
+         "after what adds streams and waits to the update; before lives are counted"},
+    Pass{"share_states",
+         [](const Compilation& c) { return !c.options.beside.empty(); },
+         on<Program>([](Program program, const Compilation& c) {
+           return share_states(std::move(program),
+                               *c.options.beside[static_cast<std::size_t>(c.pipeline_rank)]);
+         }),
+         "where offload_states places them in training; before plan_memory, which lays the rest "
+         "around the states"},
+    Pass{"offload_layers",
+         [](const Compilation& c) {
+           return c.options.offload.parameters != Space::kDevice ||
+                  c.options.offload.activations != Space::kDevice;
+         },
+         on<Program>([](Program program, const Compilation& c) {
+           return offload_layers(std::move(program), c.options.offload);
+         }),
+         "once it is known where states lie; before assign_slots, for what it stores in slots"},
     Pass{"assign_slots",
          always,
          plain<Program, assign_slots>,
@@ -376,65 +401,8 @@ constexpr std::array kPasses = {
          has_pipeline,
          plain<Program, spread_slots>,
          "where microbatches are in flight by the schedule, so that memory is placed life by life"},
-    Pass{"share_states",
-         [](const Compilation& c) { return !c.options.beside.empty(); },
-         on<Program>([](Program program, const Compilation& c) {
-           return share_states(std::move(program),
-                               *c.options.beside[static_cast<std::size_t>(c.pipeline_rank)]);
-         }),
-         "before plan_memory, which lays the rest around the states"},
     Pass{
         "plan_memory", always, plain<Program, plan_memory>, "last: nothing changes lives after it"},
-};
-
-std::size_t num_nodes(const Graph& graph) {
-  return graph.nodes.size();
-}
-
-std::size_t num_nodes(const LaidOutGraph& laid_out) {
-  return laid_out.graph.nodes.size();
-}
-
-std::size_t num_nodes(const Program& program) {
-  std::size_t result = 0;
-  for (const Segment& segment : program.segments) {
-    result += segment.instructions.size();
-  }
-  return result;
-}
-
-// Writes the text of every form where it was asked for, and a line for every pass.
-class Dump {
- public:
-  explicit Dump(std::filesystem::path directory) : directory_(std::move(directory)) {
-    if (!directory_.empty()) {
-      std::filesystem::create_directories(directory_);
-    }
-  }
-
-  void add(std::string_view name, const Representation& form, double seconds) {
-    if (directory_.empty()) {
-      return;
-    }
-    const auto& [text, nodes] = std::visit(
-        [](const auto& content) { return std::pair(to_string(content), num_nodes(content)); },
-        form);
-    const std::string file = format("{:02}-{}", number_++, name);
-    write_file_atomic(directory_ / (file + ".txt"), text);
-    lines_ += format("{:24} {:9.1f} ms {:7} nodes{}\n",
-                     file,
-                     1e3 * seconds,
-                     nodes,
-                     text == before_ ? "  (unchanged)" : "");
-    before_ = text;
-    write_file_atomic(directory_ / "passes.txt", lines_);
-  }
-
- private:
-  std::filesystem::path directory_;
-  int number_ = 0;
-  std::string before_;
-  std::string lines_;
 };
 
 // Where the programs of a pipeline's ranks part.
@@ -457,7 +425,7 @@ void verify_form(const Representation& form) {
 Representation run_passes(Representation form,
                           std::span<const Pass> passes,
                           const Compilation& compilation,
-                          Dump& dump) {
+                          PassDump& dump) {
   for (const Pass& pass : passes) {
     if (!pass.when(compilation)) {
       continue;
@@ -470,7 +438,7 @@ Representation run_passes(Representation form,
   return form;
 }
 
-Representation begin(Graph forward, Dump& dump) {
+Representation begin(Graph forward, PassDump& dump) {
   Representation form = std::move(forward);
   verify_form(form);
   dump.add("forward", form, 0.0);
@@ -484,7 +452,7 @@ Program verified(Representation form) {
 
 Program compile(Graph forward, const Compilation& compilation) {
   TESSERA_CHECK(!has_pipeline(compilation), "one program is asked for, of several pipeline ranks");
-  Dump dump(compilation.options.dump);
+  PassDump dump(compilation.options.dump);
   return verified(run_passes(begin(std::move(forward), dump), kPasses, compilation, dump));
 }
 
@@ -493,7 +461,7 @@ std::vector<Representation> run_for_ranks(Graph forward, Compilation compilation
   const CompileOptions& options = compilation.options;
   const std::span<const Pass> all(kPasses.begin(), end);
   const auto fork = static_cast<std::size_t>(fork_of_pipeline() - kPasses.begin());
-  Dump dump(options.dump);
+  PassDump dump(options.dump);
   const Representation whole =
       run_passes(begin(std::move(forward), dump), all.first(fork), compilation, dump);
   const Graph& graph = std::get<Graph>(whole);
@@ -503,7 +471,7 @@ std::vector<Representation> run_for_ranks(Graph forward, Compilation compilation
   std::vector<Representation> forms;
   for (std::size_t rank = 0; rank < options.pipeline->order.size(); ++rank) {
     compilation.pipeline_rank = static_cast<std::int64_t>(rank);
-    Dump own(options.dump.empty() ? options.dump : options.dump / format("rank-{}", rank));
+    PassDump own(options.dump.empty() ? options.dump : options.dump / format("rank-{}", rank));
     forms.push_back(run_passes(whole, all.subspan(fork), compilation, own));
   }
   return forms;
@@ -554,7 +522,7 @@ std::vector<Graph> graphs_before_recompute(Graph forward, const CompileOptions& 
   if (has_pipeline(compilation)) {
     forms = run_for_ranks(std::move(forward), compilation, end);
   } else {
-    Dump dump(options.dump);
+    PassDump dump(options.dump);
     forms.push_back(run_passes(
         begin(std::move(forward), dump), std::span(kPasses.begin(), end), compilation, dump));
   }

@@ -18,6 +18,7 @@
 #include "tessera/passes/graph/round_gradients.h"
 #include "tessera/passes/graph/round_logits.h"
 #include "tessera/passes/graph/unfuse_attention.h"
+#include "tessera/passes/memory/offload_states.h"
 #include "tessera/passes/memory/recompute_rule.h"
 #include "tessera/passes/program/lower.h"
 #include "tessera/passes/program/order_calls.h"
@@ -64,6 +65,7 @@ struct CompileOptions {
   std::optional<PipelineOptions> pipeline = {};
   bool overlap = false;             // collectives of training state on a stream of their own
   std::int64_t overlap_layers = 1;  // how many layers they may be ahead of or behind the others
+  OffloadOptions offload = {};
   // Forward alone: the planned program beside whose steps it runs, in the same arena and on the
   // same states (share_states()), of each pipeline rank; none: it is alone. Borrowed.
   std::vector<const Program*> beside = {};

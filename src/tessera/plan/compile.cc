@@ -52,6 +52,9 @@ CompileOptions compile_options(const Plan& plan, const Target& target) {
           .rings_beside = !target.is_device(),
           .overlap = passes.overlap,
           .overlap_layers = passes.overlap_layers,
+          .offload = {.optimizer = passes.optimizer,
+                      .parameters = passes.parameters,
+                      .activations = passes.activations},
           .workspace_bytes = workspace_query(target, plan.threads)};
 }
 

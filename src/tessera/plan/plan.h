@@ -16,6 +16,7 @@
 #include "tessera/passes/graph/unfuse_attention.h"
 #include "tessera/passes/memory/recompute_rule.h"
 #include "tessera/plan/run_layout.h"
+#include "tessera/program/program.h"
 
 namespace tessera {
 
@@ -42,10 +43,13 @@ struct PassPlan {
   bool whole_rows = false;  // every sequence is one document
   bool any_order = false;   // sums of attention's backward may have any order
   AttentionKernels attention = AttentionKernels::kFlash;
-  bool joins_accumulation = true;  // gradients are added up by what makes them
-  bool scatter_hops = false;       // along the pipeline, of what tensor ranks all have
-  bool gathers_ahead = false;      // of updated parameters, in the next step's start
-  bool tensor_beside = false;      // collectives of activations beside products
+  bool joins_accumulation = true;      // gradients are added up by what makes them
+  bool scatter_hops = false;           // along the pipeline, of what tensor ranks all have
+  bool gathers_ahead = false;          // of updated parameters, in the next step's start
+  bool tensor_beside = false;          // collectives of activations beside products
+  Space optimizer = Space::kDevice;    // where moments and masters lie
+  Space parameters = Space::kDevice;   // where parameters do
+  Space activations = Space::kDevice;  // where activations wait for backward
   double dropout = 0.0;  // of attention's probabilities and of residuals in training; 0: none
 };
 

@@ -381,6 +381,12 @@ void pass_fields(Io& io, C& passes) {
   io.flag("scatter_hops", passes.scatter_hops);
   io.flag("gathers_ahead", passes.gathers_ahead);
   io.flag("tensor_beside", passes.tensor_beside);
+  const auto space_field = [&](const char* key, auto& space) {
+    choice_field(io, key, space, [](Space of) { return name(of); }, kSpaces);
+  };
+  space_field("optimizer", passes.optimizer);
+  space_field("parameters", passes.parameters);
+  space_field("activations", passes.activations);
   io.number("dropout", passes.dropout);
   io.tables("passes.recompute", passes.recompute, [](Io& table, auto& rule) {
     recompute_fields(table, rule);

@@ -43,6 +43,9 @@ std::vector<Plan> plans() {
                 .scatter_hops = true,
                 .gathers_ahead = true,
                 .tensor_beside = true,
+                .optimizer = Space::kFile,
+                .parameters = Space::kHost,
+                .activations = Space::kFile,
                 .dropout = 0.1};
   cut.optimizer = {.beta1 = 0.1 + 0.2, .eps = 1e-11, .decays_all = false, .moments = DType::kBF16};
   Plan codes = plain;

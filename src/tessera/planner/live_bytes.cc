@@ -48,6 +48,9 @@ LiveBytes live_bytes(const Program& program) {
     const Segment& segment = program[call.segment];
     LiveBytes::Pass* const pass = pass_of(segment.code, call, found);
     for (const LifeEvent& event : walk.next_call()) {
+      if (program[event.of.buffer].space != Space::kDevice) {
+        continue;
+      }
       const auto bytes = static_cast<double>(program[event.of.buffer].padded_bytes());
       now += event.is_end ? -bytes : bytes;
       found.most = std::max(found.most, now);

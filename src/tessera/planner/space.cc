@@ -177,9 +177,9 @@ std::vector<std::int64_t> context_choices(const RunConfig& config,
   return allowed ? divisors(left) : std::vector{config.parallel.context};
 }
 
-class Space {
+class ChoiceSpace {
  public:
-  Space(const RunConfig& config, const Cluster& cluster, const AllowedChoices& allowed)
+  ChoiceSpace(const RunConfig& config, const Cluster& cluster, const AllowedChoices& allowed)
       : config_(config),
         cluster_(cluster),
         allowed_(allowed),
@@ -391,7 +391,7 @@ std::vector<PlanChoice> plan_space(const RunConfig& config,
                                    const Cluster& cluster,
                                    std::int64_t ranks,
                                    const AllowedChoices& allowed) {
-  Space space(config, cluster, allowed);
+  ChoiceSpace space(config, cluster, allowed);
   space.add_ranks(ranks);
   return space.take();
 }
@@ -400,7 +400,7 @@ std::vector<std::string> left_out_of_space(const RunConfig& config,
                                            const Cluster& cluster,
                                            std::int64_t ranks,
                                            const AllowedChoices& allowed) {
-  Space space(config, cluster, allowed);
+  ChoiceSpace space(config, cluster, allowed);
   space.add_ranks(ranks);
   return space.take_left_out();
 }

@@ -52,12 +52,15 @@ LivingMemory::LivingMemory(const Program& program, const SlotNumbers& numbers)
   std::uint32_t number = 0;
   for (const Buffer& buffer : program.buffers) {
     const std::int64_t padded = buffer.padded_bytes();
+    const std::int64_t begin = program.begin_of(buffer.space);
     for (const std::int64_t offset : buffer.offsets) {
-      offsets[number] = {.key = static_cast<std::uint64_t>(offset) / kUnit, .number = number};
+      offsets[number] = {.key = static_cast<std::uint64_t>(begin + offset) / kUnit,
+                         .number = number};
       bytes[number++] = padded;
     }
   }
-  sort_by_key(offsets, static_cast<std::uint64_t>(program.arena_bytes) / kUnit);
+  const std::int64_t end = program.begin_of(Space::kFile) + program.file_bytes;
+  sort_by_key(offsets, static_cast<std::uint64_t>(end) / kUnit);
   for (std::size_t place = 0; place < offsets.size(); ++place) {
     const auto [key, of] = offsets[place];
     const auto begin = static_cast<std::int64_t>(key * kUnit);

@@ -11,7 +11,7 @@
 
 namespace tessera {
 
-// Which buffers hold which bytes of the arena at one instant. They are in the order of their
+// Which buffers hold which bytes of the arenas at one instant. They are in the order of their
 // offsets, so that only neighbours have to be compared.
 class LivingMemory {
  public:

@@ -7,12 +7,13 @@
 #include "tessera/program/program.h"
 
 // The text form of a program:
-//   program "llama" microbatches 2 arena 4096 {
+//   program "llama" microbatches 2 arena 4096 file 8192 {
 //     stream "compute"
 //     pool 0 "inputs" 2 slots
 //     event 3 pool 0
 //     buffer 0 "tokens" input 64 bytes pool 0 at (0, 256) persistent
 //     buffer 1 "%7" activation 512 bytes at (512) live (forward 0, 1) .. (backward 0, 4)
+//     buffer 2 "moment1.w" optimizer 32 bytes in file pages at (0) persistent
 //     input "tokens" = #0+0 i32[batch=1, seq=8] strides(8, 1)
 //     state "w" parameter = #3+0 f32[embed=8] strides(1)
 //     state "moment1.w" moment1 of "w" = #4+0 f32[embed=8] strides(1)
@@ -58,11 +59,13 @@ std::string place_text(const Place& place) {
 }
 
 std::string buffer_text(std::size_t index, const Buffer& buffer) {
-  return format("buffer {} {} {} {} bytes{} at {} {}",
+  return format("buffer {} {} {} {} bytes{}{}{} at {} {}",
                 index,
                 quote(buffer.name),
                 name(buffer.category),
                 buffer.bytes,
+                buffer.space == Space::kDevice ? "" : format(" in {}", name(buffer.space)),
+                buffer.pages ? " pages" : "",
                 buffer.pool.valid() ? format(" pool {}", buffer.pool.index) : std::string(),
                 numbers_text(buffer.offsets),
                 buffer.persistent
@@ -130,6 +133,9 @@ class ProgramParser {
     program_.num_microbatches = scanner_.integer();
     scanner_.expect("arena");
     program_.arena_bytes = scanner_.integer();
+    for (const Space space : kOtherSpaces) {
+      program_.bytes_in(space) = scanner_.accept(name(space)) ? scanner_.integer() : 0;
+    }
     scanner_.expect("{");
     program_.streams.clear();
     while (!scanner_.accept("}")) {
@@ -258,6 +264,10 @@ class ProgramParser {
     result.category = one_of(kCategories, "a category");
     result.bytes = scanner_.integer();
     scanner_.expect("bytes");
+    if (scanner_.accept("in")) {
+      result.space = one_of(kOtherSpaces, "a space other than the device's");
+    }
+    result.pages = scanner_.accept("pages");
     if (scanner_.accept("pool")) {
       result.pool = {scanner_.index()};
     }
@@ -363,10 +373,15 @@ std::string to_string(const TensorRef& tensor) {
 }
 
 std::string to_string(const Program& program) {
-  std::string text = format("program {} microbatches {} arena {} {{\n",
+  std::string text = format("program {} microbatches {} arena {}",
                             quote(program.name),
                             program.num_microbatches,
                             program.arena_bytes);
+  for (const Space space : kOtherSpaces) {
+    const std::int64_t bytes = program.bytes_in(space);
+    text += bytes > 0 ? format(" {} {}", name(space), bytes) : "";
+  }
+  text += " {\n";
   for (const std::string& stream : program.streams) {
     text += format("  stream {}\n", quote(stream));
   }

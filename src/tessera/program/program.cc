@@ -33,6 +33,18 @@ std::string_view name(Category category) {
   return "unknown";
 }
 
+std::string_view name(Space space) {
+  switch (space) {
+    case Space::kDevice:
+      return "device";
+    case Space::kHost:
+      return "host";
+    case Space::kFile:
+      return "file";
+  }
+  return "unknown";
+}
+
 Category category_of(StateRole role) {
   switch (role) {
     case StateRole::kParameter:
@@ -103,13 +115,36 @@ std::string to_string(const Code& code) {
 }
 
 std::int64_t Buffer::padded_bytes() const {
-  const auto padded = checked_sum(bytes, kArenaAlignment - 1);
+  const auto padded = checked_sum(bytes, alignment() - 1);
   TESSERA_REQUIRE(padded.has_value(),
                   ErrorCode::kOutOfMemory,
                   "buffer \"{}\" of {} bytes has more than 2^63 with its padding",
                   name,
                   bytes);
-  return *padded / kArenaAlignment * kArenaAlignment;
+  return *padded / alignment() * alignment();
+}
+
+std::int64_t Program::bytes_in(Space space) const {
+  return space == Space::kDevice ? arena_bytes : space == Space::kHost ? host_bytes : file_bytes;
+}
+
+std::int64_t Program::begin_of(Space space) const {
+  const auto after = [](std::int64_t bytes) {
+    return (bytes + kPageBytes - 1) / kPageBytes * kPageBytes;
+  };
+  switch (space) {
+    case Space::kDevice:
+      return 0;
+    case Space::kHost:
+      return after(arena_bytes);
+    case Space::kFile:
+      return after(after(arena_bytes) + host_bytes);
+  }
+  return 0;
+}
+
+std::int64_t& Program::bytes_in(Space space) {
+  return space == Space::kDevice ? arena_bytes : space == Space::kHost ? host_bytes : file_bytes;
 }
 
 PoolId Program::pool_of(EventId event) const {
@@ -192,11 +227,15 @@ std::vector<std::int64_t> dense_strides(const TensorType& type) {
 std::vector<MemoryRow> memory_by_category(const Program& program) {
   std::map<Category, std::int64_t> alive;  // bytes
   for (const Buffer& buffer : program.buffers) {
-    alive[buffer.category] += buffer.persistent ? program.total_bytes(buffer) : 0;
+    const bool is_there = buffer.persistent && buffer.space == Space::kDevice;
+    alive[buffer.category] += is_there ? program.total_bytes(buffer) : 0;
   }
   std::map<Category, std::int64_t> peak = alive;
   for_each_life_event(program, [&](const LifeEvent& event) {
     const Buffer& buffer = program[event.of.buffer];
+    if (buffer.space != Space::kDevice) {
+      return;
+    }
     std::int64_t& bytes = alive[buffer.category];
     bytes += event.is_end ? -buffer.padded_bytes() : buffer.padded_bytes();
     peak[buffer.category] = std::max(peak[buffer.category], bytes);
@@ -232,7 +271,8 @@ bool equal(const Program& a, const Program& b) {
          a.event_pools == b.event_pools && a.buffers == b.buffers && a.calls == b.calls &&
          a.inputs == b.inputs && a.scalars == b.scalars && a.states == b.states &&
          a.outputs == b.outputs && a.num_microbatches == b.num_microbatches &&
-         a.arena_bytes == b.arena_bytes &&
+         a.arena_bytes == b.arena_bytes && a.host_bytes == b.host_bytes &&
+         a.file_bytes == b.file_bytes &&
          std::equal(a.segments.begin(),
                     a.segments.end(),
                     b.segments.begin(),

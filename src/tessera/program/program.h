@@ -43,6 +43,19 @@ std::string_view name(Category category);
 // Where a state lies.
 Category category_of(StateRole role);
 
+// Which memory a buffer lies in, each with an arena of its own: that of the rank's device, the
+// host's beside it, or a file. Kernels work in the device's; what lies elsewhere they only fetch
+// from there and store there.
+enum class Space : std::uint8_t { kDevice, kHost, kFile };
+
+inline constexpr std::array kSpaces = {Space::kDevice, Space::kHost, Space::kFile};
+
+// All but the device's, by their names.
+inline constexpr std::array kOtherSpaces = {Space::kHost, Space::kFile};
+
+// "device", "host", "file"
+std::string_view name(Space space);
+
 // What a segment does in a microbatch or, before and after all of them (start, update), in a step.
 // A backward may leave the gradients of weights to an action of their own.
 enum class Action : std::uint8_t { kStart, kForward, kBackward, kWeightGradient, kUpdate };
@@ -102,7 +115,14 @@ struct Pool {
   friend bool operator==(const Pool&, const Pool&) = default;
 };
 
-// A stretch of the arena, or one for each slot of its pool. Whenever a call does the work of
+// Offsets in the arena are multiples of this: a cache line and the widest vector of a CPU, and what
+// a warp of a GPU reads at once in few lines.
+inline constexpr std::int64_t kArenaAlignment = 256;
+
+// Of a buffer that begins and ends with pages: what a disk reads and writes past the page cache.
+inline constexpr std::int64_t kPageBytes = 4096;
+
+// A stretch of an arena, or one for each slot of its pool. Whenever a call does the work of
 // `begin`, that of its slot begins to live, and lives until a call with that slot has come to
 // `end`, both included. A persistent buffer lives always, and has neither.
 struct Buffer {
@@ -114,17 +134,18 @@ struct Buffer {
   Place begin = {};
   Place end = {};
   std::vector<std::int64_t> offsets = {};  // by slot, in the arena; none until plan_memory()
+  Space space = Space::kDevice;
+  bool pages = false;  // begins and ends with pages, as what is fetched and stored past caches must
 
-  // `bytes` rounded up to the arena's alignment.
+  // Of its offsets.
+  std::int64_t alignment() const { return pages ? kPageBytes : kArenaAlignment; }
+
+  // `bytes` rounded up to the alignment.
   // Errors: kOutOfMemory where it has more than 63 bits.
   std::int64_t padded_bytes() const;
 
   friend bool operator==(const Buffer&, const Buffer&) = default;
 };
-
-// Offsets in the arena are multiples of this: a cache line and the widest vector of a CPU, and what
-// a warp of a GPU reads at once in few lines.
-inline constexpr std::int64_t kArenaAlignment = 256;
 
 // A tensor inside a buffer: strides in elements, offset in bytes from the slot's begin.
 struct TensorRef {
@@ -199,7 +220,9 @@ struct Program {
   std::vector<StateBinding> states;  // parameters, gradients, optimizer state, caches
   std::vector<Binding> outputs;      // read by the host after the step
   std::int64_t num_microbatches = 1;
-  std::int64_t arena_bytes = 0;
+  std::int64_t arena_bytes = 0;  // of the device's
+  std::int64_t host_bytes = 0;
+  std::int64_t file_bytes = 0;
 
   const Buffer& operator[](BufferId id) const { return buffers[id.at()]; }
 
@@ -214,6 +237,16 @@ struct Program {
   }
 
   PoolId pool_of(EventId event) const;
+
+  // Of the space's arena.
+  std::int64_t bytes_in(Space space) const;
+  std::int64_t& bytes_in(Space space);
+
+  // Where the arena of a space begins if all stand in one line, so that no two share a place.
+  std::int64_t begin_of(Space space) const;
+
+  // Whether anything lies in another space than the device's.
+  bool has_other_spaces() const { return host_bytes > 0 || file_bytes > 0; }
 
   // Of all its slots. Errors: kOutOfMemory where it has more than 63 bits.
   std::int64_t total_bytes(const Buffer& buffer) const;
@@ -243,7 +276,7 @@ View view_of(const TensorRef& tensor);
 // Row-major strides of `type`.
 std::vector<std::int64_t> dense_strides(const TensorType& type);
 
-// Bytes by category, persistent or at the arena's peak; `total` is the arena. Categories share
+// Bytes by category in the device's arena, persistent or at its peak. Categories share
 // memory where their buffers do not live at the same time, so that the parts may add up to more.
 struct MemoryRow {
   Category category = Category::kParameter;
@@ -269,7 +302,8 @@ bool equal(const Program& a, const Program& b);
 // another buffer before are written after all that used it there, nothing is used outside its life,
 // or in a pool by another microbatch than began it, every life that begins ends, every tensor and
 // binding fits its buffer, a result shares bytes with no other result of its instruction, and with
-// an operand only as the op's aliases say, states are what verify_states() expects and lie where
+// an operand only as the op's aliases say, what lies in another space than the device's is only
+// fetched from there or stored there, states are what verify_states() expects and lie where
 // category_of() says, what gathers a secondary copy has its wire, and every output was written by
 // the end.
 void verify(const Program& program);

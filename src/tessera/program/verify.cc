@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "tessera/base/error.h"
+#include "tessera/ops/all_ops.h"
 #include "tessera/program/program.h"
 #include "tessera/program/region.h"
 #include "tessera/program/verify_aliases.h"
@@ -16,7 +17,12 @@ namespace tessera {
 namespace {
 
 void check_buffers(const Program& program) {
-  TESSERA_CHECK(program.arena_bytes >= 0, "the arena has {} bytes", program.arena_bytes);
+  for (const Space space : kSpaces) {
+    TESSERA_CHECK(program.bytes_in(space) >= 0,
+                  "the arena of the {} has {} bytes",
+                  name(space),
+                  program.bytes_in(space));
+  }
   for (std::size_t i = 0; i < program.buffers.size(); ++i) {
     const Buffer& buffer = program.buffers[i];
     TESSERA_CHECK(!buffer.pool.valid() || buffer.pool.at() < program.pools.size(),
@@ -31,16 +37,17 @@ void check_buffers(const Program& program) {
                   buffer.name,
                   buffer.offsets.size(),
                   program.num_slots(buffer.pool));
-    const std::int64_t last = program.arena_bytes - buffer.padded_bytes();
+    const std::int64_t last = program.bytes_in(buffer.space) - buffer.padded_bytes();
     for (const std::int64_t offset : buffer.offsets) {
       TESSERA_CHECK(
-          buffer.bytes >= 0 && offset >= 0 && offset % kArenaAlignment == 0 && offset <= last,
-          "buffer {} \"{}\" at {} with {} bytes does not lie in the arena of {} bytes",
+          buffer.bytes >= 0 && offset >= 0 && offset % buffer.alignment() == 0 && offset <= last,
+          "buffer {} \"{}\" at {} with {} bytes does not lie in the {}arena of {} bytes",
           i,
           buffer.name,
           offset,
           buffer.bytes,
-          program.arena_bytes);
+          buffer.space == Space::kDevice ? "" : format("{}'s ", name(buffer.space)),
+          program.bytes_in(buffer.space));
     }
   }
 }
@@ -149,6 +156,28 @@ WrittenBefore check_all_bindings(const Program& program) {
   return there;
 }
 
+// The spaces of what an instruction reads and writes: those of the device, but for what is fetched
+// from another one, or stored there.
+void check_spaces(const Program& program, const Instruction& instruction) {
+  const bool fetches = instruction.op->get_if<FetchAttrs>() != nullptr;
+  const bool stores = instruction.op->get_if<StoreAttrs>() != nullptr;
+  const auto check = [&](const TensorRef& tensor, bool elsewhere) {
+    const Buffer& buffer = program[tensor.buffer];
+    TESSERA_CHECK((buffer.space != Space::kDevice) == elsewhere,
+                  "{} lies in buffer \"{}\" of the {}, expected one {}",
+                  to_string(tensor),
+                  buffer.name,
+                  name(buffer.space),
+                  elsewhere ? "of another space" : "of the device");
+  };
+  for (const TensorRef& operand : instruction.operands) {
+    check(operand, fetches);
+  }
+  for (const TensorRef& result : instruction.results) {
+    check(result, stores);
+  }
+}
+
 // What holds in every call alike. Adds the regions of the tensors.
 void check_instruction(const Program& program,
                        const Instruction& instruction,
@@ -164,6 +193,7 @@ void check_instruction(const Program& program,
   if (instruction.workspace.valid()) {
     check_exists(program, instruction.workspace);
   }
+  check_spaces(program, instruction);
   verify_aliases(instruction);
 }
 

@@ -45,11 +45,20 @@ class Records {
   std::vector<std::uint32_t> free_;
 };
 
+// A read or write of a part of a buffer.
+struct PartUse {
+  Region region;
+  Use use;
+  bool is_write = false;
+};
+
 // Of a buffer's bytes in a life, by instructions of other streams than 0.
 struct LifeUses {
   Uses writes;
   Uses reads;
   Uses before;  // by the buffers that held them
+  // The same of a buffer in another space than the device's, whose parts move while others do.
+  std::vector<PartUse> parts;
 };
 
 // One life of a buffer in a slot.
@@ -61,7 +70,8 @@ struct Life {
 
 std::pair<std::int64_t, std::int64_t> bytes_of(const Program& program, const BufferSlot& of) {
   const Buffer& buffer = program[of.buffer];
-  const std::int64_t begin = buffer.offsets[static_cast<std::size_t>(of.slot)];
+  const std::int64_t begin =
+      program.begin_of(buffer.space) + buffer.offsets[static_cast<std::size_t>(of.slot)];
   return {begin, begin + buffer.bytes};
 }
 
@@ -174,7 +184,7 @@ class StepWalk {
     if (instruction.workspace.valid()) {
       Life& life = life_of(accesses.front());
       check_bytes_are_free(life, accesses.front());
-      note(life, &LifeUses::writes);
+      note(life, &LifeUses::writes, accesses.front());
       accesses = accesses.subspan(1);
     }
     for (const Access& result : accesses) {
@@ -243,14 +253,24 @@ class StepWalk {
       uses.writes.clear();
       uses.reads.clear();
       uses.before.clear();
+      uses.parts.clear();
     }
     return use_records_[life.uses];
   }
 
-  void note(Life& life, Uses LifeUses::* uses) {
+  void note(Life& life, Uses LifeUses::* uses, const Access& access) {
     if (const auto use = clocks_.use()) {
-      (kept_uses(life).*uses).add(*use);
+      LifeUses& kept = kept_uses(life);
+      (kept.*uses).add(*use);
+      if (is_elsewhere(access)) {
+        kept.parts.push_back(
+            {.region = access.region, .use = *use, .is_write = uses == &LifeUses::writes});
+      }
     }
+  }
+
+  bool is_elsewhere(const Access& access) const {
+    return program_[access.buffer].space != Space::kDevice;
   }
 
   void read(const Access& access, const TensorRef& tensor) {
@@ -260,7 +280,7 @@ class StepWalk {
                   to_string(tensor),
                   program_[access.buffer].name);
     check_order(life, &LifeUses::writes, access, "was written");
-    note(life, &LifeUses::reads);
+    note(life, &LifeUses::reads, access);
   }
 
   void write(const Access& access) {
@@ -269,7 +289,7 @@ class StepWalk {
     check_order(life, &LifeUses::reads, access, "was read");
     check_bytes_are_free(life, access);
     life.written.add(access.region);
-    note(life, &LifeUses::writes);
+    note(life, &LifeUses::writes, access);
   }
 
   void check_order(const Life& life,
@@ -279,13 +299,27 @@ class StepWalk {
     if (life.uses == kNone) {
       return;
     }
-    const auto stream = clocks_.unordered(use_records_[life.uses].*uses);
+    const LifeUses& kept = use_records_[life.uses];
+    const auto stream = is_elsewhere(by) && uses != &LifeUses::before
+                            ? clocks_.unordered(uses_of_part(kept, uses, by.region))
+                            : clocks_.unordered(kept.*uses);
     TESSERA_CHECK(!stream.has_value(),
                   "buffer {} \"{}\" {} on stream {} without an event in between",
                   by.buffer.index,
                   program_[by.buffer].name,
                   what,
                   program_.streams[stream->at()]);
+  }
+
+  // Those of the parts that share a byte with `region`.
+  static Uses uses_of_part(const LifeUses& kept, Uses LifeUses::* uses, const Region& region) {
+    Uses result;
+    for (const PartUse& part : kept.parts) {
+      if (part.is_write == (uses == &LifeUses::writes) && overlap(part.region, region)) {
+        result.add(part.use);
+      }
+    }
+    return result;
   }
 
   // A write to bytes that another buffer held must come after all that used them there.

@@ -421,8 +421,13 @@ class RunSearch {
     for (std::size_t i = 0; i < programs.size(); ++i) {
       const Programs& own = programs[i];
       others_.push_back({.validation = own.validation ? own.validation->arena_bytes : 0,
-                         .beside = bytes_[i] - own.arena_bytes()});
+                         .beside = bytes_[i] - own.arena_bytes() - host_bytes(own.step)});
     }
+  }
+
+  // What of the host's memory counts: beside the arena of a CPU.
+  std::int64_t host_bytes(const Program& step) const {
+    return run_.target.is_device() ? 0 : step.host_bytes;
   }
 
   // Bytes of each pipeline rank with what ranks propose.
@@ -436,7 +441,8 @@ class RunSearch {
       run_.plan.passes.recompute = std::move(next);
       steps_ = try_steps(graphs_, run_.plan, run_.target);
       for (std::size_t i = 0; i < steps_.size(); ++i) {
-        bytes_[i] = std::max(steps_[i].arena_bytes, others_[i].validation) + others_[i].beside;
+        bytes_[i] = std::max(steps_[i].arena_bytes, others_[i].validation) + host_bytes(steps_[i]) +
+                    others_[i].beside;
       }
     }
     return bytes_;

@@ -171,6 +171,26 @@ std::string fit_text(const Explanation& facts) {
                 format_bytes(fit.limit));
 }
 
+// What files cost: a disk endures so many bytes.
+std::string wear_text(const Explanation& facts) {
+  const SpaceTraffic& traffic = facts.memory.file.traffic;
+  if (traffic.stored == 0) {
+    return "";
+  }
+  constexpr double kDay = 86400.0;
+  constexpr double kMuch = 1e12;
+  const double seconds =
+      static_cast<double>(traffic.fetched + traffic.stored) / facts.disk_bandwidth;
+  const double a_day = static_cast<double>(traffic.stored) * kDay / seconds;
+  return format(
+      "  a disk of {}B/s needs {:.3g} s for what a step moves, and writes up to {:.3g} TB a day on "
+      "each rank{}\n",
+      format_count(facts.disk_bandwidth),
+      seconds,
+      a_day / 1e12,
+      a_day > kMuch ? ": more than 1 TB a day wears it out" : "");
+}
+
 std::string memory_text(const Explanation& facts) {
   const std::int64_t ranks = facts.num_ranks();
   const bool several = facts.work.size() > 1;
@@ -178,12 +198,13 @@ std::string memory_text(const Explanation& facts) {
       facts.recompute
           ? format("  {}\n", to_string(*facts.recompute, facts.run.plan.passes.recompute))
           : "";
-  return format("\nmemory {}at its peak, by category\n{}{}{}",
+  return format("\nmemory {}at its peak, by category\n{}{}{}{}",
                 several     ? format("of a rank of pipeline rank {} ", facts.memory.pipeline_rank)
                 : ranks > 1 ? format("of each of ranks 0 to {} ", ranks - 1)
                             : "",
                 memory_table(facts.memory),
                 fit_text(facts),
+                wear_text(facts),
                 recompute);
 }
 

@@ -122,6 +122,12 @@ OrderedJson recompute_json(const Explanation& facts) {
   return {{"rules", rules}, {"auto", chosen}};
 }
 
+OrderedJson space_json(const RunMemory::OtherSpace& space) {
+  return {{"bytes", space.bytes},
+          {"fetched_per_step", space.traffic.fetched},
+          {"stored_per_step", space.traffic.stored}};
+}
+
 OrderedJson memory_json(const Explanation& facts) {
   OrderedJson categories = OrderedJson::object();
   for (const MemoryRow& row : facts.memory.categories) {
@@ -132,6 +138,8 @@ OrderedJson memory_json(const Explanation& facts) {
   return {{"categories", categories},
           {"arena", facts.memory.arena},
           {"checkpoint", facts.memory.checkpoint_copy},
+          {"host", space_json(facts.memory.host)},
+          {"file", space_json(facts.memory.file)},
           {"needed", fit.needed},
           {"limit", is_known ? OrderedJson(fit.limit) : OrderedJson()},
           {"limit_of", is_known ? OrderedJson(name(fit.of)) : OrderedJson()},

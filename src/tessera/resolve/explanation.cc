@@ -324,6 +324,8 @@ Explanation explain(RunConfig config,
   const ResolvedLayout resolved = resolve_layout(facts.config);
   facts.device =
       facts.run.target.device.memory_bytes > 0 ? facts.run.target.device : resolved.device;
+  facts.disk_bandwidth =
+      resolved.disk_bandwidth > 0.0 ? resolved.disk_bandwidth : facts.disk_bandwidth;
   facts.notes = resolved.notes;
   facts.notes.insert(facts.notes.end(), facts.run.notes.begin(), facts.run.notes.end());
   facts.programs = compile_plan(facts.config, facts.run);

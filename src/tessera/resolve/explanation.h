@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "tessera/config/run_config.h"
+#include "tessera/mesh/cluster.h"
 #include "tessera/mesh/traffic.h"
 #include "tessera/models/model.h"
 #include "tessera/plan/compile.h"
@@ -106,7 +107,8 @@ struct Explanation {
   RunConfig config;  // resolved
   PlannedRun run;
   DeviceSpec device;  // of the target or of cluster.file; all unknown where neither says
-  std::vector<std::string> notes;  // about the placement
+  double disk_bandwidth = kUsualDisk;  // of cluster.file, else usual; for what is offloaded
+  std::vector<std::string> notes;      // about the placement
   RunPrograms programs;
   std::vector<ParameterInit> parameters;
   ParameterCounts counts;

@@ -38,9 +38,27 @@ AttentionKernels kernels(AttentionOps ops) {
   return AttentionKernels::kFlash;
 }
 
+Space space(const RunConfig& config, Offload offload) {
+  if (offload == Offload::kOff) {
+    return Space::kDevice;
+  }
+  switch (config.memory.offload_to) {
+    case OffloadTo::kAuto:
+      break;
+    case OffloadTo::kHost:
+      return Space::kHost;
+    case OffloadTo::kFile:
+      return Space::kFile;
+  }
+  return config.run.device == "cuda" ? Space::kHost : Space::kFile;
+}
+
+// A copy would take the memory that states in files were to spare.
 bool saves_in_background(const RunConfig& config) {
+  const bool has_states_in_files = space(config, config.memory.offload_optimizer) == Space::kFile ||
+                                   space(config, config.memory.offload_parameters) == Space::kFile;
   return config.checkpoint.async && config.checkpoint.every > 0 &&
-         config.checkpoint.every <= config.train.steps;
+         config.checkpoint.every <= config.train.steps && !has_states_in_files;
 }
 
 // Whether attention sees the tokens of a sequence one after the other.
@@ -76,6 +94,9 @@ Plan make_plan(const RunConfig& config, const ModelDescription& model) {
                           .whole_rows = !config.data.document_mask && has_rows_in_order(config),
                           .any_order = !config.run.deterministic,
                           .attention = kernels(config.passes.attention),
+                          .optimizer = space(config, config.memory.offload_optimizer),
+                          .parameters = space(config, config.memory.offload_parameters),
+                          .activations = space(config, config.memory.offload_activations),
                           .dropout = config.train.dropout},
                .threads = std::max<std::int64_t>(1, config.run.threads)};
   plan.num_microbatches = config.train.global_batch / plan.batch();
@@ -85,10 +106,12 @@ Plan make_plan(const RunConfig& config, const ModelDescription& model) {
 }  // namespace
 
 PlannedRun plan_run(const RunConfig& config, const ModelDescription& model, const Target& target) {
-  PlannedRun run = {.plan = make_plan(config, model),
-                    .target = target,
-                    .saves_in_background = saves_in_background(config),
-                    .chooses_recompute = config.memory.recompute == Recompute::kAuto};
+  PlannedRun run = {
+      .plan = make_plan(config, model),
+      .target = target,
+      .offload_dir = config.memory.offload_dir.empty() ? config.run.dir : config.memory.offload_dir,
+      .saves_in_background = saves_in_background(config),
+      .chooses_recompute = config.memory.recompute == Recompute::kAuto};
   if (run.chooses_recompute && !config.memory.chosen.empty()) {
     with_context([&] { return placed(config, "memory.chosen"); },
                  [&] { run.chosen_before = parse_recompute_choice(config.memory.chosen); });

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <filesystem>
 #include <optional>
 #include <string>
 #include <vector>
@@ -17,8 +18,9 @@ namespace tessera {
 struct PlannedRun {
   Plan plan;
   Target target;
-  bool saves_in_background = false;  // some checkpoint is written beside the training
-  bool chooses_recompute = false;    // what the plan recomputes, by how much room there is
+  std::filesystem::path offload_dir = {};  // of the files that plan.passes says of
+  bool saves_in_background = false;        // some checkpoint is written beside the training
+  bool chooses_recompute = false;          // what the plan recomputes, by how much room there is
   std::optional<RecomputeChoice> chosen_before = {};  // then, by an earlier start
   std::vector<ActionCosts> stage_costs = {};          // of a pipeline, by stage (model_costs())
   double hop = 0.0;                     // from one to the next, in seconds; 0: not known

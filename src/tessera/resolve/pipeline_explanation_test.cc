@@ -113,7 +113,7 @@ TEST(PipelineMemory, DecidesWhetherTheRunFits) {
   const RunMemory memory = run_memory(run, programs);
   require_fits(programs, run, RunConfig(), memory.total());
   EXPECT_GT(memory.total(), memory.by_pipeline_rank[0]);
-  EXPECT_EQ(allocate_arena(*make_null_backend(), programs, run, 7) != nullptr, true);
+  EXPECT_NE(allocate_arenas(*make_null_backend(), programs, run, 7).device, nullptr);
 }
 
 // Its schedule is of so many microbatches: no others are advised.

@@ -164,6 +164,7 @@ ResolvedLayout resolve_layout(const RunConfig& config) {
   require_inner_ring(config, layout.mesh);
   if (!config.cluster.file.empty() && config.cluster.file != "local") {
     resolved.device = cluster.device;
+    resolved.disk_bandwidth = cluster.disk_bandwidth;
     resolved.levels = cluster.levels;
   }
   const PlacementPreset plan = StatePlan(config, layout.mesh).read();

@@ -14,6 +14,7 @@ namespace tessera {
 struct ResolvedLayout {
   RunLayout layout = {};
   DeviceSpec device = {};               // of cluster.file; all unknown where none is named
+  double disk_bandwidth = 0.0;          // likewise; 0: not known
   std::vector<Level> levels = {};       // likewise; empty
   std::vector<std::string> notes = {};  // about the placement, for people
 };

@@ -162,6 +162,38 @@ std::optional<Remedy> shared_sequences(const RunConfig& config,
   return std::nullopt;
 }
 
+// What is offloaded more, the least that is enough, with all other changes where it takes them;
+// none where nothing is enough, or all is offloaded already.
+std::optional<Remedy> more_offloaded(const RunConfig& config,
+                                     const PlannedRun& run,
+                                     const NeededBytes& needed_bytes,
+                                     std::int64_t limit) {
+  RunConfig changed = config;
+  std::vector<std::string> keys;
+  for (const auto& [key, offload] :
+       {std::pair("memory.offload_optimizer", &MemorySection::offload_optimizer),
+        std::pair("memory.offload_parameters", &MemorySection::offload_parameters),
+        std::pair("memory.offload_activations", &MemorySection::offload_activations)}) {
+    if (changed.memory.*offload == Offload::kAll) {
+      continue;
+    }
+    changed.memory.*offload = Offload::kAll;
+    keys.push_back(format("{} = \"all\"", key));
+    const PlannedRun offloaded = plan_run(changed, run.plan.model, run.target);
+    Remedy alone = {.text = joined(keys), .run = offloaded};
+    alone.run.plan.passes.recompute = run.plan.passes.recompute;
+    if (needed_bytes(alone.run) <= limit) {
+      return alone;
+    }
+    Remedy with_all = {.text = joined(keys) + with_changes(offloaded, config),
+                       .run = least(offloaded, changed)};
+    if (needed_bytes(with_all.run) <= limit) {
+      return with_all;
+    }
+  }
+  return std::nullopt;
+}
+
 // The plan that needs least, at ever shorter sequences: the longest that fits, or the shortest.
 Remedy shorter_sequences(const PlannedRun& run,
                          const RunConfig& config,
@@ -220,17 +252,26 @@ void require_host_holds_copies(const RunPrograms& programs,
                                const Plan& plan,
                                std::int64_t ranks,
                                const RunMemory& memory) {
-  const std::int64_t needed = copies_of_machine(programs, plan, ranks);
+  std::int64_t in_host = 0;
+  for (const Programs& own : programs) {
+    in_host = std::max(in_host, own.step.host_bytes);
+  }
+  const std::int64_t needed = copies_of_machine(programs, plan, ranks) + ranks * in_host;
   const std::int64_t free = free_memory_bytes();
   TESSERA_REQUIRE(needed <= free,
                   ErrorCode::kOutOfMemory,
-                  "the state is saved from the host's memory, of which {} {}, and {} is free\n{}"
+                  "the state is saved from the host's memory{}, of which {} {}, and {} is free\n{}"
                   "  optimizer.moments = \"bf16\" saves less, and so do parts of the state on more "
                   "machines (parallel.ranks), or a smaller model\n",
+                  in_host > 0 ? ", where what is offloaded lies" : "",
                   ranks > 1 ? format("{} ranks need", ranks) : "it needs",
                   format_bytes(needed),
                   format_bytes(free),
                   memory_table(memory));
+}
+
+RunMemory::OtherSpace other_space(const Program& step, Space space) {
+  return {.bytes = step.bytes_in(space), .traffic = space_traffic(step, space)};
 }
 
 // Of a rank with these programs, which writes checkpoints from `copy_bytes`.
@@ -238,7 +279,9 @@ RunMemory rank_memory(const Programs& programs, std::int64_t copy_bytes, bool on
   RunMemory memory{.categories = memory_by_category(programs.step),
                    .arena = programs.arena_bytes(),
                    .checkpoint_copy = copy_bytes,
-                   .on_device = on_device};
+                   .on_device = on_device,
+                   .host = other_space(programs.step, Space::kHost),
+                   .file = other_space(programs.step, Space::kFile)};
   if (programs.validation) {
     // The two never run at one time; the rows are in one order.
     const std::vector<MemoryRow> rows = memory_by_category(*programs.validation);
@@ -299,6 +342,19 @@ std::string memory_table(const RunMemory& memory) {
                                 : "beside the arena, from which saves are written; none with "
                                   "checkpoint.async = false"));
   }
+  const auto space_row = [&](std::string_view space, const RunMemory::OtherSpace& of) {
+    if (of.bytes > 0) {
+      row(space,
+          of.bytes,
+          format("  ({} bytes{}; a step fetches {} and stores {})",
+                 format_grouped(of.bytes),
+                 space == "host" && !memory.on_device ? " beside the arena" : "",
+                 format_bytes(of.traffic.fetched),
+                 format_bytes(of.traffic.stored)));
+    }
+  };
+  space_row("host", memory.host);
+  space_row("file", memory.file);
   for (std::size_t i = 0; i < memory.by_pipeline_rank.size(); ++i) {
     row(format("pipeline {}", i),
         memory.by_pipeline_rank[i],
@@ -377,6 +433,11 @@ void require_fits(const RunPrograms& programs,
     }
   }
   if (!some_fit) {
+    if (const auto remedy = more_offloaded(config, run, needed_bytes, limit)) {
+      advise(*remedy);
+    }
+  }
+  if (!some_fit) {
     advise(shorter_sequences(run, config, needed_bytes, limit));
   }
   if (!some_fit) {
@@ -396,12 +457,21 @@ void require_fits(const RunPrograms& programs,
        advice);
 }
 
-std::unique_ptr<Arena> allocate_arena(Backend& backend,
-                                      const RunPrograms& programs,
-                                      const PlannedRun& run,
-                                      std::int64_t rank) {
+ProgramArenas allocate_arenas(Backend& backend,
+                              const RunPrograms& programs,
+                              const PlannedRun& run,
+                              std::int64_t rank) {
+  const Programs& own = programs.of(rank);
   try {
-    return backend.allocate(programs.of(rank).arena_bytes());
+    ProgramArenas arenas = {.device = backend.allocate(own.arena_bytes()),
+                            .device_bytes = own.arena_bytes()};
+    if (own.step.host_bytes > 0) {
+      arenas.host = backend.allocate_host(own.step.host_bytes);
+    }
+    if (own.step.file_bytes > 0) {
+      arenas.file = std::make_shared<FileArena>(run.offload_dir, own.step.file_bytes);
+    }
+    return arenas;
   } catch (const Error& error) {
     if (error.code() != ErrorCode::kOutOfMemory) {
       throw;

@@ -10,25 +10,35 @@
 #include "tessera/config/run_config.h"
 #include "tessera/plan/compile.h"
 #include "tessera/program/program.h"
+#include "tessera/program/space_traffic.h"
 #include "tessera/resolve/make_plan.h"
+#include "tessera/runtime/program_memory.h"
 
 namespace tessera {
 
 // What a rank of a run takes, in bytes, known before it starts: the one that takes most, by which
 // is decided whether the run fits.
 struct RunMemory {
+  // What lies in another space than the device's, and what a step moves.
+  struct OtherSpace {
+    std::int64_t bytes = 0;
+    SpaceTraffic traffic = {};
+  };
+
   std::vector<MemoryRow> categories;  // of the arena, each at its own peak in any program
   std::int64_t arena = 0;
   // What a save writes from that is not the arena: in the background, or of a device's in any way.
   std::int64_t checkpoint_copy = 0;
   bool on_device = false;  // the arena: then the copy does not stand beside it
+  OtherSpace host = {};    // of a CPU's host: beside the arena
+  OtherSpace file = {};
   // Where there are several pipeline ranks, what a rank of each takes in all, and of which the rest
   // of this tells.
   std::vector<std::int64_t> by_pipeline_rank = {};
   std::size_t pipeline_rank = 0;
 
   // Of the memory that the arena is in.
-  std::int64_t total() const { return on_device ? arena : arena + checkpoint_copy; }
+  std::int64_t total() const { return on_device ? arena : arena + checkpoint_copy + host.bytes; }
 };
 
 // `programs` are those of `run`. Of the ranks of one place along the pipeline the first takes most:
@@ -55,11 +65,12 @@ void require_fits(const RunPrograms& programs,
                   const RunConfig& config,
                   std::int64_t limit);
 
-// The arena of a rank; `programs` are those of `run`. Errors: those of Backend::allocate(), to
-// kOutOfMemory with the table: others may have taken what was free when the plan was made.
-std::unique_ptr<Arena> allocate_arena(Backend& backend,
-                                      const RunPrograms& programs,
-                                      const PlannedRun& run,
-                                      std::int64_t rank = 0);
+// The arenas of a rank; `programs` are those of `run`. Errors: those of Backend::allocate(), to
+// kOutOfMemory with the table: others may have taken what was free when the plan was made; those of
+// FileArena.
+ProgramArenas allocate_arenas(Backend& backend,
+                              const RunPrograms& programs,
+                              const PlannedRun& run,
+                              std::int64_t rank = 0);
 
 }  // namespace tessera

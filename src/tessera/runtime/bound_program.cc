@@ -2,10 +2,12 @@
 
 #include <cstddef>
 #include <limits>
+#include <ranges>
 #include <utility>
 
 #include "tessera/base/error.h"
 #include "tessera/base/format.h"
+#include "tessera/ops/all_ops.h"
 #include "tessera/ops/in_order.h"
 
 namespace tessera {
@@ -17,6 +19,37 @@ BoundProgram::BoundProgram(const Program& program, const ProgramMemory& memory, 
       bound_.push_back(bind(instruction, memory));
       require_workspace(bound_.back());
     }
+  }
+  if (memory.file() != nullptr) {
+    open_queues(*memory.file());
+  }
+}
+
+// A queue for each stream that moves anything between a file and memory.
+void BoundProgram::open_queues(FileArena& file) {
+  std::map<StreamId, std::map<std::byte*, std::span<std::byte>>> memory;  // by where it begins
+  std::size_t place = 0;
+  for (const Segment& segment : program_.segments) {
+    for (const Instruction& instruction : segment.instructions) {
+      const Bound& bound = bound_[place++];
+      if (!bound.is_of_file) {
+        continue;
+      }
+      const bool fetches = instruction.op->get_if<FetchAttrs>() != nullptr;
+      const auto& tensors = fetches ? instruction.results : instruction.operands;
+      for (std::size_t i = 0; i < tensors.size(); ++i) {
+        const View& view = views_[bound.first_view + (fetches ? bound.num_operands : 0) + i];
+        const Buffer& buffer = program_[tensors[i].buffer];
+        std::byte* const begin = view.as<std::byte>() - tensors[i].offset;
+        memory[instruction.stream][begin] = {begin,
+                                             static_cast<std::size_t>(buffer.padded_bytes())};
+      }
+    }
+  }
+  for (const auto& [stream, by_begin] : memory) {
+    const auto spans = std::views::values(by_begin);
+    const std::vector<std::span<std::byte>> known(spans.begin(), spans.end());
+    queues_.emplace(stream, std::make_unique<FileArena::Queue>(file, known));
   }
 }
 
@@ -47,10 +80,12 @@ BoundProgram::Bound BoundProgram::bind(const Instruction& instruction,
               .num_results = static_cast<std::uint32_t>(instruction.results.size()),
               .first_moving = static_cast<std::uint32_t>(moving_.size()),
               .num_moving = 0,
+              .is_of_file = false,
               .workspace = {},
               .moving_workspace = {}};
   for (const auto* tensors : {&instruction.operands, &instruction.results}) {
     for (const TensorRef& tensor : *tensors) {
+      bound.is_of_file = bound.is_of_file || program_[tensor.buffer].space == Space::kFile;
       if (const Buffer& buffer = program_[tensor.buffer]; buffer.offsets.size() > 1) {
         moving_.push_back(moving(buffer, [&](std::size_t slot) {
           return memory.data(tensor, static_cast<std::int64_t>(slot));
@@ -103,12 +138,24 @@ void BoundProgram::execute(const IssueStep& step) {
   const View* views = views_.data() + bound.first_view;
   with_context([&] { return place(step); },
                [&] {
+                 if (bound.is_of_file) {
+                   move_file(bound, step.stream_id());
+                   return;
+                 }
                  backend_.run(*bound.op,
                               {.in = {views, bound.num_operands},
                                .out = {views + bound.num_operands, bound.num_results},
                                .workspace = workspace},
                               step.stream_id());
                });
+}
+
+void BoundProgram::move_file(const Bound& bound, StreamId stream) {
+  const std::span<const View> views = std::span(views_).subspan(bound.first_view);
+  const std::span<const View> from = views.first(bound.num_operands);
+  const std::span<const View> to = views.subspan(bound.num_operands, bound.num_results);
+  FileArena::Queue& queue = *queues_.at(stream);
+  bound.op->get_if<FetchAttrs>() != nullptr ? queue.fetch(from, to) : queue.store(from, to);
 }
 
 std::span<std::byte> BoundProgram::only_tensor(const IssueStep& step) const {
@@ -123,6 +170,10 @@ std::span<std::byte> BoundProgram::only_tensor(const IssueStep& step) const {
     view.data = address(moving_[bound.first_moving], call_of(program_, step));
   }
   return with_context([&] { return place(step); }, [&] { return memory_of(view); });
+}
+
+std::string BoundProgram::why_threads() const {
+  return queues_.empty() ? "" : queues_.begin()->second->why_threads();
 }
 
 std::string BoundProgram::place(const IssueStep& step) const {

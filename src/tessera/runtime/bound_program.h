@@ -2,6 +2,8 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <map>
+#include <memory>
 #include <span>
 #include <string>
 #include <vector>
@@ -11,6 +13,7 @@
 #include "tessera/ir/view.h"
 #include "tessera/program/issue_order.h"
 #include "tessera/program/program.h"
+#include "tessera/runtime/file_arena.h"
 #include "tessera/runtime/program_memory.h"
 
 namespace tessera {
@@ -31,6 +34,10 @@ class BoundProgram {
   // The memory of the only operand or result of a send or receive, in this call.
   std::span<std::byte> only_tensor(const IssueStep& step) const;
 
+  // Why threads read and write the file that things lie in; empty where io_uring does, or where
+  // nothing lies in one.
+  std::string why_threads() const;
+
   // "segment forward, microbatch 0, instruction 3: add".
   std::string place(const IssueStep& step) const;
 
@@ -49,6 +56,7 @@ class BoundProgram {
     std::uint32_t num_results;
     std::uint32_t first_moving;
     std::uint32_t num_moving;
+    bool is_of_file = false;  // fetches from it or stores to it
     std::span<std::byte> workspace;
     Moving moving_workspace;  // of no pool where it has one slot
   };
@@ -59,13 +67,16 @@ class BoundProgram {
   std::byte* address(const Moving& moving, const Call& call) const;
   Bound bind(const Instruction& instruction, const ProgramMemory& memory);
   void require_workspace(const Bound& bound) const;
+  void open_queues(FileArena& file);
+  void move_file(const Bound& bound, StreamId stream);
 
   const Program& program_;
   Backend& backend_;
   std::vector<View> views_;
   std::vector<Moving> moving_;
   std::vector<std::byte*> addresses_;
-  std::vector<Bound> bound_;  // by place
+  std::vector<Bound> bound_;                                      // by place
+  std::map<StreamId, std::unique_ptr<FileArena::Queue>> queues_;  // of streams that move files
 };
 
 }  // namespace tessera

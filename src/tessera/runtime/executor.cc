@@ -62,16 +62,17 @@ std::vector<std::string> call_names(const Program& program) {
 }  // namespace
 
 Executor::Executor(const Program& program, Backend& backend)
-    : Executor(program, backend, backend.allocate(program.arena_bytes), program.arena_bytes) {}
+    : Executor(program,
+               backend,
+               {.device = backend.allocate(program.arena_bytes),
+                .device_bytes = program.arena_bytes,
+                .host = backend.allocate_host(program.host_bytes)}) {}
 
-Executor::Executor(const Program& program,
-                   Backend& backend,
-                   std::shared_ptr<Arena> arena,
-                   std::int64_t arena_bytes)
+Executor::Executor(const Program& program, Backend& backend, ProgramArenas arenas)
     : program_(program),
       order_(issue_order(program)),
       backend_(backend),
-      memory_(program, std::move(arena), arena_bytes),
+      memory_(program, std::move(arenas)),
       bound_(program, memory_, backend),
       first_write_(first_state_write(program, order_)),
       streams_(program, order_, bound_, backend) {
@@ -229,6 +230,16 @@ void Executor::draw(const Binding& state,
                     std::int64_t count,
                     const Initial& initial) {
   backend_.draw(initial, memory_.elements(state, begin, count));
+}
+
+std::optional<Executor::FilePlace> Executor::file_of(const Binding& state) const {
+  const Buffer& buffer = program_[state.tensor.buffer];
+  if (buffer.space != Space::kFile) {
+    return std::nullopt;
+  }
+  return FilePlace{.path = memory_.file()->path(),
+                   .file_bytes = program_.file_bytes,
+                   .offset = buffer.offsets.front() + state.tensor.offset};
 }
 
 void Executor::set_scalar(std::string_view scalar, float value) {

@@ -3,6 +3,7 @@
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
+#include <filesystem>
 #include <memory>
 #include <optional>
 #include <span>
@@ -30,17 +31,14 @@ class Progress;  // comm/progress.h
 // several streams run.
 class Executor {
  public:
-  // Borrows both for its life. Errors: kOutOfMemory; kInternal where the backend needs more
-  // workspace than the program was compiled with.
+  // Borrows both for its life; of a program that has nothing in a file. Errors: kOutOfMemory;
+  // kInternal where the backend needs more workspace than the program was compiled with.
   Executor(const Program& program, Backend& backend);
 
-  // In an arena that it shares with executors of other programs, whose states must lie at the same
-  // places: these stay, everything else is lost when another one runs. Errors: kInternal where
-  // program.arena_bytes are more than `arena_bytes`, those of the arena.
-  Executor(const Program& program,
-           Backend& backend,
-           std::shared_ptr<Arena> arena,
-           std::int64_t arena_bytes);
+  // In arenas that it shares with executors of other programs, whose states must lie at the same
+  // places: these stay, everything else is lost when another one runs. Errors: kInternal where they
+  // are too small.
+  Executor(const Program& program, Backend& backend, ProgramArenas arenas);
 
   // Executes the order once, and returns when all streams have.
   // Errors: what kernels throw, with segment, microbatch and instruction as context; of another
@@ -99,6 +97,25 @@ class Executor {
 
   std::span<std::byte> state_to_host(const Binding& state, std::int64_t first, std::int64_t count) {
     return memory_.state_to_host(state, first, count);
+  }
+
+  // As BoundProgram's.
+  std::string why_threads() const { return bound_.why_threads(); }
+
+  // The file that a state lies in, by which it can be opened while this lives, and where the state
+  // begins there; none where it lies in memory.
+  struct FilePlace {
+    std::filesystem::path path;
+    std::int64_t file_bytes = 0;
+    std::int64_t offset = 0;
+  };
+
+  std::optional<FilePlace> file_of(const Binding& state) const;
+
+  // Brings what of a state in a file was drawn or written by the host to the disk: `bytes` of
+  // bytes(state). Nothing of other states. Errors: kDeviceError.
+  void to_file(const Binding& state, std::span<const std::byte> bytes) const {
+    memory_.to_file(state, bytes);
   }
 
   // Convenience for scalars.

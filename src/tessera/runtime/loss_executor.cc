@@ -8,20 +8,16 @@
 namespace tessera {
 
 LossExecutor::LossExecutor(const Program& program, Backend& backend)
-    : LossExecutor(program, backend, backend.allocate(program.arena_bytes), program.arena_bytes) {}
+    : LossExecutor(
+          program,
+          backend,
+          {.device = backend.allocate(program.arena_bytes), .device_bytes = program.arena_bytes}) {}
 
-LossExecutor::LossExecutor(const Program& program,
-                           Backend& backend,
-                           std::shared_ptr<Arena> arena,
-                           std::int64_t arena_bytes)
-    : backend_(backend),
-      arena_(std::move(arena)),
-      arena_bytes_(arena_bytes),
-      all_(program, backend, arena_, arena_bytes) {}
+LossExecutor::LossExecutor(const Program& program, Backend& backend, ProgramArenas arenas)
+    : backend_(backend), arenas_(std::move(arenas)), all_(program, backend, arenas_) {}
 
 LossExecutor::Rest::Rest(Program fewer, LossExecutor& owner)
-    : program(std::move(fewer)),
-      executor(program, owner.backend_, owner.arena_, owner.arena_bytes_) {}
+    : program(std::move(fewer)), executor(program, owner.backend_, owner.arenas_) {}
 
 void LossExecutor::run(std::int64_t count) {
   if (count == num_microbatches()) {

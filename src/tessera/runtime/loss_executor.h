@@ -17,10 +17,7 @@ class LossExecutor {
  public:
   // Both as Executor's. Borrows program and backend for its life.
   LossExecutor(const Program& program, Backend& backend);
-  LossExecutor(const Program& program,
-               Backend& backend,
-               std::shared_ptr<Arena> arena,
-               std::int64_t arena_bytes);
+  LossExecutor(const Program& program, Backend& backend, ProgramArenas arenas);
 
   // Of the whole program: whose inputs are written before run(), and outputs read after it.
   Executor& executor() { return all_; }
@@ -47,8 +44,7 @@ class LossExecutor {
   };
 
   Backend& backend_;
-  std::shared_ptr<Arena> arena_;
-  std::int64_t arena_bytes_;
+  ProgramArenas arenas_;
   Executor all_;
   std::optional<Rest> rest_;
 };

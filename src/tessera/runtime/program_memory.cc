@@ -9,16 +9,20 @@
 
 namespace tessera {
 
-ProgramMemory::ProgramMemory(const Program& program,
-                             std::shared_ptr<Arena> arena,
-                             std::int64_t arena_bytes)
-    : program_(program), arena_(std::move(arena)) {
-  TESSERA_CHECK(program.arena_bytes <= arena_bytes,
+ProgramMemory::ProgramMemory(const Program& program, ProgramArenas arenas)
+    : program_(program), arenas_(std::move(arenas)) {
+  TESSERA_CHECK(program.arena_bytes <= arenas_.device_bytes,
                 "program {} needs {} bytes, its arena has {}",
                 program.name,
                 program.arena_bytes,
-                arena_bytes);
-  if (arena_->has_mirror()) {
+                arenas_.device_bytes);
+  TESSERA_CHECK((program.host_bytes == 0 || arenas_.host != nullptr) &&
+                    (program.file_bytes == 0 || arenas_.file != nullptr),
+                "program {} needs {} bytes of the host and {} of a file, and has not both",
+                program.name,
+                program.host_bytes,
+                program.file_bytes);
+  if (arenas_.device->has_mirror()) {
     add_stretches(program.inputs, taken_);
     add_stretches(program.scalars, taken_);
     add_stretches(program.outputs, brought_);
@@ -29,6 +33,18 @@ std::int64_t ProgramMemory::place_of(const TensorRef& tensor, std::int64_t slot)
   const Buffer& buffer = program_[tensor.buffer];
   return buffer.offsets.at(buffer.pool.valid() ? static_cast<std::size_t>(slot) : 0) +
          tensor.offset;
+}
+
+Arena& ProgramMemory::arena_of(const TensorRef& tensor) const {
+  switch (program_[tensor.buffer].space) {
+    case Space::kDevice:
+      break;
+    case Space::kHost:
+      return *arenas_.host;
+    case Space::kFile:
+      return *arenas_.file;
+  }
+  return *arenas_.device;
 }
 
 // The whole buffers, each once: tensors side by side share one.
@@ -62,15 +78,14 @@ View ProgramMemory::view(const TensorRef& tensor) const {
 }
 
 std::byte* ProgramMemory::data(const TensorRef& tensor, std::int64_t slot) const {
-  return arena_->data() + place_of(tensor, slot);
+  return arena_of(tensor).data() + place_of(tensor, slot);
 }
 
 View ProgramMemory::elements(const Binding& state, std::int64_t begin, std::int64_t count) const {
   const TensorRef& tensor = state.tensor;
   TESSERA_CHECK(view_of(tensor).is_contiguous(), "{} is not contiguous", state.name);
   View view = {.dtype = tensor.type.dtype, .num_dims = 1};
-  view.data = arena_->data() + place_of(tensor, 0) +
-              begin * static_cast<std::int64_t>(size_bytes(tensor.type.dtype));
+  view.data = data(tensor, 0) + begin * static_cast<std::int64_t>(size_bytes(tensor.type.dtype));
   view.sizes[0] = count;
   view.strides[0] = 1;
   return view;
@@ -78,30 +93,34 @@ View ProgramMemory::elements(const Binding& state, std::int64_t begin, std::int6
 
 std::span<std::byte> ProgramMemory::workspace(BufferId id, std::size_t slot) const {
   const Buffer& buffer = program_[id];
-  return {arena_->data() + buffer.offsets.at(slot), static_cast<std::size_t>(buffer.bytes)};
+  return {arenas_.device->data() + buffer.offsets.at(slot), static_cast<std::size_t>(buffer.bytes)};
 }
 
 std::span<std::byte> ProgramMemory::bytes(const Binding& binding, std::int64_t slot) const {
   TESSERA_CHECK(view_of(binding.tensor).is_contiguous(), "{} is not contiguous", binding.name);
-  return {arena_->host() + place_of(binding.tensor, slot),
+  return {arena_of(binding.tensor).host() + place_of(binding.tensor, slot),
           static_cast<std::size_t>(binding.tensor.type.num_bytes())};
 }
 
 void ProgramMemory::inputs_to_device() const {
   for (const Stretch& stretch : taken_) {
-    arena_->to_device(stretch.offset, stretch.bytes);
+    arenas_.device->to_device(stretch.offset, stretch.bytes);
   }
 }
 
 void ProgramMemory::outputs_to_host() const {
   for (const Stretch& stretch : brought_) {
-    arena_->to_host(stretch.offset, stretch.bytes);
+    arenas_.device->to_host(stretch.offset, stretch.bytes);
   }
 }
 
 void ProgramMemory::state_to_device(const Binding& state) const {
-  if (arena_->has_mirror()) {
-    arena_->to_device(place_of(state.tensor, 0), static_cast<std::int64_t>(bytes(state, 0).size()));
+  arena_of(state.tensor).to_device(place_of(state.tensor, 0), std::ssize(bytes(state, 0)));
+}
+
+void ProgramMemory::to_file(const Binding& state, std::span<const std::byte> bytes) const {
+  if (program_[state.tensor.buffer].space == Space::kFile) {
+    arenas_.file->to_device(bytes.data() - arenas_.file->data(), std::ssize(bytes));
   }
 }
 
@@ -111,9 +130,7 @@ std::span<std::byte> ProgramMemory::state_to_host(const Binding& state,
   const auto size = static_cast<std::int64_t>(size_bytes(state.tensor.type.dtype));
   const std::span<std::byte> elements = bytes(state, 0).subspan(
       static_cast<std::size_t>(first * size), static_cast<std::size_t>(count * size));
-  if (arena_->has_mirror()) {
-    arena_->to_host(place_of(state.tensor, 0) + first * size, std::ssize(elements));
-  }
+  arena_of(state.tensor).to_host(place_of(state.tensor, 0) + first * size, std::ssize(elements));
   return elements;
 }
 

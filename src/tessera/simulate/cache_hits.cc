@@ -43,7 +43,7 @@ class Touches {
   Where place_of(const Call& call, const TensorRef& tensor) const {
     const Buffer& buffer = program_[tensor.buffer];
     const std::int32_t slot = Program::slot_of(call, buffer.pool);
-    if (buffer.offsets.empty()) {
+    if (buffer.offsets.empty() || buffer.space != Space::kDevice) {
       return {tensor.buffer, slot, tensor.offset};
     }
     return {BufferId(), 0, buffer.offsets[static_cast<std::size_t>(slot)] + tensor.offset};

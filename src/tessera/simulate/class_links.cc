@@ -210,6 +210,12 @@ ClassResources::ClassResources(const RankPrograms& ranks,
                        .demand = sharers.at(c) * Piece::kWhole});
     }
   }
+  const Resources::Id shared_disk = has_host(ranks) ? resources.add(Piece::kWhole) : 0;
+  for (const RankClasses::Class& each : classes.classes) {
+    disks_.push_back(has_host(ranks) ? Disk{.id = shared_disk,
+                                            .num_ranks = static_cast<std::int64_t>(each.num_ranks)}
+                                     : Disk{.id = resources.add(Piece::kWhole)});
+  }
   if (!has_host(ranks)) {
     return;
   }

@@ -64,6 +64,12 @@ class ClassResources {
     std::int64_t num_ranks = 0;  // of the class
   };
 
+  // The disk of a class's machine: of the host that ranks share, else each rank's own.
+  struct Disk {
+    Resources::Id id = 0;
+    std::int64_t num_ranks = 1;  // of the class that have it
+  };
+
   // Of ranks with so many threads that compute.
   ClassResources(const RankPrograms& ranks,
                  const RankClasses& classes,
@@ -73,6 +79,8 @@ class ClassResources {
   Resources::Id device(std::size_t c) const { return devices_[c]; }
 
   Resources::Id memory(std::size_t c) const { return memories_[c]; }
+
+  const Disk& disk(std::size_t c) const { return disks_[c]; }
 
   const Links& links(std::size_t c, std::size_t level) const { return links_[level][c]; }
 
@@ -84,6 +92,7 @@ class ClassResources {
   std::vector<Resources::Id> memories_;    // likewise
   std::vector<std::vector<Links>> links_;  // by level and class
   std::vector<Host> hosts_;                // by class
+  std::vector<Disk> disks_;                // by class
 };
 
 }  // namespace tessera

@@ -428,6 +428,11 @@ void SimulationEngine::take_device(const Lane& lane, std::int64_t sign) {
 
 Resources::Demands SimulationEngine::kernel_demands(const Lane& lane, const Piece& piece) const {
   Resources::Demands demands;
+  if (piece.disk > 0) {
+    const ClassResources::Disk& disk = class_resources_.disk(lane.c);
+    add_demand(demands, disk.id, piece.disk * disk.num_ranks);
+    return demands;
+  }
   add_demand(demands, class_resources_.device(lane.c), piece.compute);
   add_demand(demands, class_resources_.memory(lane.c), piece.memory);
   if (const ClassResources::Host* host = class_resources_.host(lane.c)) {

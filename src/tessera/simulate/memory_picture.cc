@@ -60,7 +60,7 @@ struct ArenaLives {
     }
     std::int64_t used = 0;
     for (std::size_t i = 0; i < program.buffers.size(); ++i) {
-      if (program.buffers[i].persistent) {
+      if (program.buffers[i].persistent && program.buffers[i].space == Space::kDevice) {
         used += program.total_bytes(program.buffers[i]);
         for (std::size_t slot = 0; slot < program.buffers[i].offsets.size(); ++slot) {
           lives.push_back({.of = {.buffer = BufferId::of(i), .slot = static_cast<int>(slot)},
@@ -72,6 +72,9 @@ struct ArenaLives {
     peak_bytes = used;
     std::vector<std::int64_t> begins(SlotNumbers(program).size(), 0);
     for_each_life_event(program, [&](const LifeEvent& event) {
+      if (program[event.of.buffer].space != Space::kDevice) {
+        return;
+      }
       const std::int64_t at = first[static_cast<std::size_t>(event.at.call)] + event.at.instruction;
       const std::int64_t bytes = program[event.of.buffer].padded_bytes();
       used += event.is_end ? -bytes : bytes;

@@ -19,6 +19,9 @@
 namespace tessera {
 namespace {
 
+// Bytes/s of PCIe 4 x16, as copies reach it.
+constexpr double kUsualHostLink = 26e9;
+
 // Collectives of an op that run one after the other, from `begin` to before `end`.
 struct Calls {
   std::int64_t begin = 0;
@@ -114,9 +117,26 @@ class Timing {
  private:
   std::uint32_t num_pieces() const { return static_cast<std::uint32_t>(timed_.pieces.size()); }
 
+  // Of what it reads and writes, where some is not in the device's memory.
+  Space space_of(const Instruction& instruction) const {
+    for (const auto* tensors : {&instruction.operands, &instruction.results}) {
+      for (const TensorRef& tensor : *tensors) {
+        if (const Space space = (*timed_.program)[tensor.buffer].space; space != Space::kDevice) {
+          return space;
+        }
+      }
+    }
+    return Space::kDevice;
+  }
+
   void add(const Segment& segment, std::size_t index) {
     const Op& op = *segment.instructions[index].op;
     const TensorTypes operands = operand_types(segment.instructions[index]);
+    const Space space = space_of(segment.instructions[index]);
+    if (space == Space::kFile || (space == Space::kHost && cluster_.host.cores == 0)) {
+      add_move(operands, space);
+      return;
+    }
     const Works works = work(op, operands);
     const Collectives uses = collectives(op, operands);
     const std::int64_t num_wires = std::ranges::count(works, WorkKind::kWire, &Work::kind);
@@ -164,6 +184,20 @@ class Timing {
                              .memory = work.kind == WorkKind::kGather
                                            ? Piece::kWhole
                                            : share(device_->uncached_seconds(work, cached_))});
+  }
+
+  // Of tensors between the device's memory and that of another space.
+  void add_move(const TensorTypes& tensors, Space space) {
+    double bytes = 0.0;
+    for (const TensorType& tensor : tensors) {
+      bytes += static_cast<double>(tensor.num_bytes());
+    }
+    const double known =
+        space == Space::kFile ? cluster_.disk_bandwidth : cluster_.device.host_link;
+    const double usual = space == Space::kFile ? kUsualDisk : kUsualHostLink;
+    timed_.pieces.push_back({.kind = PieceKind::kStream,
+                             .ticks = to_ticks(bytes / (known > 0.0 ? known : usual)),
+                             .disk = space == Space::kFile ? Piece::kWhole : 0});
   }
 
   // By leg of all uses of an instruction.

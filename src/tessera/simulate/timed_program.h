@@ -35,6 +35,7 @@ struct Piece {
   std::uint64_t what = 0;      // of a leg, a hash of what its ranks do together in a microbatch
   std::int64_t compute = 0;    // share of the device that a kernel keeps busy
   std::int64_t memory = 0;     // share of its memory's speed that it takes
+  std::int64_t disk = 0;       // share of the speed of the machine's disk, where it waits for that
 
   bool is_leg() const { return kind >= PieceKind::kCollective; }
 
@@ -61,9 +62,11 @@ DeviceSpec device_of(const Cluster& cluster, std::int64_t threads);
 
 // Borrows the program for its life. Where ranks share a host's cores, the device is one of them, of
 // which stream 0 has `threads`, and a rank has as large a part of the cache. Levels of unknown
-// bandwidth take no time but their latency. Errors: kInvalidConfig where the cluster does not say
-// what its device needs (DeviceTime); kInvalidArgument where the program talks along axes that are
-// not the mesh's.
+// bandwidth take no time but their latency. What moves to and from the host's memory does so at the
+// speed of DeviceSpec::host_link, or of the memory where ranks share a host's cores; to and from a
+// file at Cluster::disk_bandwidth, 2 GB/s where that is not known. Errors: kInvalidConfig where the
+// cluster does not say what its device needs (DeviceTime); kInvalidArgument where the program talks
+// along axes that are not the mesh's.
 TimedProgram time_program(const Program& program,
                           const Mesh& mesh,
                           const Cluster& cluster,

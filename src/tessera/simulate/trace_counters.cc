@@ -155,7 +155,7 @@ std::vector<TraceCounter> memory_counters(const Program& program,
   std::array<std::int64_t, kCategories.size()> persistent = {};
   for (const Buffer& buffer : program.buffers) {
     persistent.at(static_cast<std::size_t>(buffer.category)) +=
-        buffer.persistent ? program.total_bytes(buffer) : 0;
+        buffer.persistent && buffer.space == Space::kDevice ? program.total_bytes(buffer) : 0;
   }
   for (const Category category : kCategories) {
     count(category, persistent.at(static_cast<std::size_t>(category)), 0);
@@ -163,6 +163,9 @@ std::vector<TraceCounter> memory_counters(const Program& program,
   const OrderClock clock(order, begin, end);
   for_each_life_event(program, [&](const LifeEvent& event) {
     const Buffer& buffer = program[event.of.buffer];
+    if (buffer.space != Space::kDevice) {
+      return;
+    }
     const std::int64_t bytes = buffer.padded_bytes();
     count(buffer.category, event.is_end ? -bytes : bytes, clock.at(event));
   });

@@ -136,14 +136,21 @@ std::optional<std::vector<CheckpointTensor>> replica_tensors(
     return std::nullopt;
   }
   std::vector<CheckpointTensor> tensors;
-  for_each_saved(executor.program(),
-                 parameters,
-                 other,
-                 holder,
-                 [&](CheckpointTensor tensor, const Binding& state, std::int64_t first) {
-                   tensor.data = executor.state_to_host(state, first, tensor.slice->count);
-                   tensors.push_back(std::move(tensor));
-                 });
+  for_each_saved(
+      executor.program(),
+      parameters,
+      other,
+      holder,
+      [&](CheckpointTensor tensor, const Binding& state, std::int64_t first) {
+        tensor.data = executor.state_to_host(state, first, tensor.slice->count);
+        if (const auto file = executor.file_of(state)) {
+          tensor.source = {
+              .path = file->path,
+              .size_bytes = file->file_bytes,
+              .offset = file->offset + first * static_cast<std::int64_t>(size_bytes(tensor.dtype))};
+        }
+        tensors.push_back(std::move(tensor));
+      });
   return tensors;
 }
 

@@ -134,6 +134,22 @@ const ManifestTensor& require_tensor(const CheckpointReader& checkpoint,
   return *source;
 }
 
+// A read to a state in a file, which takes no more of the page cache than a piece.
+TensorRead read_to_file(const Executor& executor,
+                        const StateBinding& state,
+                        const ManifestTensor& source,
+                        std::int64_t first,
+                        std::span<std::byte> bytes) {
+  return {.tensor = &source,
+          .first = first,
+          .num_bytes = std::ssize(bytes),
+          .take = [&executor, &state, bytes](std::int64_t at, std::span<const std::byte> piece) {
+            const auto to = bytes.subspan(static_cast<std::size_t>(at), piece.size());
+            std::ranges::copy(piece, to.begin());
+            executor.to_file(state, to);
+          }};
+}
+
 }  // namespace
 
 StatePart state_part(const Mesh& mesh, std::int64_t rank, DimAxes dims) {
@@ -180,6 +196,7 @@ void initialize_state(Executor& executor,
   for (const StateBinding& state : executor.program().states) {
     if (is_weights(state.state.role)) {
       draw_state(executor, find_parameter(inits, state.state.parameter), state, seed, part);
+      executor.to_file(state, executor.bytes(state));
     }
   }
 }
@@ -227,7 +244,8 @@ void load_state(Executor& executor,
     const TensorRole role = source_role(state, program, checkpoint);
     const ManifestTensor& source = require_tensor(checkpoint, name, role, dtype, whole.bounds());
     fill_state(executor, state, whole, part, [&](std::int64_t first, std::span<std::byte> bytes) {
-      reads.push_back({.tensor = &source, .first = first, .out = bytes});
+      reads.push_back(executor.file_of(state) ? read_to_file(executor, state, source, first, bytes)
+                                              : TensorRead{&source, first, bytes});
     });
     filled.push_back(&state);
   }

@@ -209,12 +209,12 @@ TEST(RunMemory, AnArenaThatIsRefusedShowsThePlan) {
   programs.step.arena_bytes = std::int64_t{1} << 60;
   FarBackend backend(1);
   const std::string message =
-      error_of(ErrorCode::kOutOfMemory, [&] { allocate_arena(backend, programs, run); });
+      error_of(ErrorCode::kOutOfMemory, [&] { allocate_arenas(backend, programs, run); });
   EXPECT_THAT(message, testing::EndsWith(memory_table(run_memory(run, programs))));
   EXPECT_THAT(message, testing::ContainsRegex("\n  optimizer +[0-9.]+ [KM]iB\n"));
   EXPECT_EQ(exit_code(ErrorCode::kOutOfMemory), 4);
   programs.step.arena_bytes = 4096;
-  EXPECT_NE(allocate_arena(backend, programs, run)->data(), nullptr);
+  EXPECT_NE(allocate_arenas(backend, programs, run).device->data(), nullptr);
 }
 
 }  // namespace

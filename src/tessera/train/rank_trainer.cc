@@ -9,6 +9,7 @@
 
 #include "tessera/base/error.h"
 #include "tessera/base/file.h"
+#include "tessera/base/log.h"
 #include "tessera/comm/mpi/mpi_launch.h"
 #include "tessera/config/config.h"
 #include "tessera/dataset/same_data.h"
@@ -58,8 +59,8 @@ class RankSession {
         control_(world, setup.config.checkpoint.deadline_seconds),
         backend_(make_backend(setup, world)),
         programs_(setup.programs.of(world.rank())),
-        arena_(allocate_arena(*backend_, setup.programs, setup.run, world.rank())),
-        executor_(programs_.step, *backend_, arena_, programs_.arena_bytes()),
+        arenas_(allocate_arenas(*backend_, setup.programs, setup.run, world.rank())),
+        executor_(programs_.step, *backend_, arenas_),
         record_(control_.leads()),
         state_(setup, world, control_, executor_, record_, last_step),
         steps_(setup, world.rank(), backend_, executor_, launcher_grace()) {}
@@ -86,6 +87,12 @@ class RankSession {
     require_same(programs_.step);
     settle_products(backend_, control_, ProductChoices::kKnown);
     prepare_validation();
+    if (const std::string why = executor_.why_threads(); !why.empty() && control_.leads()) {
+      log_info(
+          format("io_uring: {} (containers often forbid it): threads read and write what is "
+                 "offloaded",
+                 why));
+    }
     state_.start();
     if (setup_.trace != nullptr) {
       setup_.trace->require_among(state_.meta().step + 1, setup_.config.train.steps);
@@ -117,7 +124,7 @@ class RankSession {
   void prepare_validation() {
     if (programs_.validation) {
       require_same(*programs_.validation);
-      validation_ = std::make_unique<RunValidation>(setup_, world_.rank(), *backend_, arena_);
+      validation_ = std::make_unique<RunValidation>(setup_, world_.rank(), *backend_, arenas_);
     }
   }
 
@@ -152,7 +159,7 @@ class RankSession {
   RankControl control_;
   RankBackend backend_;
   const Programs& programs_;
-  std::shared_ptr<Arena> arena_;  // of both programs
+  ProgramArenas arenas_;  // the device's of both programs
   Executor executor_;
   std::unique_ptr<RunValidation> validation_;  // null where the run does not validate
   RankRecord record_;

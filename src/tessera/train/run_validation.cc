@@ -1,7 +1,5 @@
 #include "tessera/train/run_validation.h"
 
-#include <utility>
-
 #include "tessera/train/step_runner.h"
 
 namespace tessera {
@@ -9,11 +7,8 @@ namespace tessera {
 RunValidation::RunValidation(const RunSetup& setup,
                              std::int64_t rank,
                              Backend& backend,
-                             std::shared_ptr<Arena> arena)
-    : executor_(setup.programs.of(rank).validation.value(),
-                backend,
-                std::move(arena),
-                setup.programs.of(rank).arena_bytes()),
+                             const ProgramArenas& arenas)
+    : executor_(setup.programs.of(rank).validation.value(), backend, arenas),
       validator_(executor_,
                  setup.sequences.validation.value(),
                  setup.config.validation,

@@ -1,7 +1,6 @@
 #pragma once
 
 #include <cstdint>
-#include <memory>
 #include <optional>
 
 #include "tessera/backend/backend.h"
@@ -14,12 +13,12 @@ namespace tessera {
 // The validations of a run on one rank.
 class RunValidation {
  public:
-  // Runs the rank's validation program, which must be there, in the step's arena. Borrows all of
-  // them.
+  // Runs the rank's validation program, which must be there, in the step's arenas.
+  // Borrows all of them.
   RunValidation(const RunSetup& setup,
                 std::int64_t rank,
                 Backend& backend,
-                std::shared_ptr<Arena> arena);
+                const ProgramArenas& arenas);
 
   // Whether one is due after `step`.
   bool is_due(std::int64_t step) const { return step > 0 && step % every_ == 0; }

@@ -131,6 +131,7 @@ void say_what_runs(const RunSetup& setup) {
   const RunLayout& layout = setup.run.plan.layout;
   const std::int64_t ranks = layout.mesh.num_ranks();
   const ParameterCounts parameters = count_parameters(setup.parameters);
+  const RunMemory memory = run_memory(setup.run, setup.programs);
   log_info(format(
       "model: {} parameters{}; memory{}: {}; threads{}: {}{}",
       format_grouped(parameters.all),
@@ -138,7 +139,7 @@ void say_what_runs(const RunSetup& setup) {
           ? format(", {} of them trained", format_grouped(parameters.all - parameters.frozen))
           : "",
       ranks > 1 ? " a rank" : "",
-      format_bytes(run_memory(setup.run, setup.programs).total()),
+      format_bytes(memory.total()),
       ranks > 1 ? " a rank" : "",
       config.run.threads,
       ranks > 1
@@ -150,6 +151,18 @@ void say_what_runs(const RunSetup& setup) {
                    config.parallel.tensor,
                    config.state.preset)
           : ""));
+  const auto say_offloaded = [&](const RunMemory::OtherSpace& space, const std::string& where) {
+    if (space.bytes > 0) {
+      log_info(format("offloaded{}: {} {}, from which a step fetches {} and where it stores {}",
+                      ranks > 1 ? " by a rank" : "",
+                      format_bytes(space.bytes),
+                      where,
+                      format_bytes(space.traffic.fetched),
+                      format_bytes(space.traffic.stored)));
+    }
+  };
+  say_offloaded(memory.host, "to the host's memory");
+  say_offloaded(memory.file, format("to a file in {}", setup.run.offload_dir.string()));
   for (const std::string& note : setup.run.notes) {
     log_info(format("pipeline: {}", note));
   }

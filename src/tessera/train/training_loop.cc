@@ -26,7 +26,8 @@ std::int64_t memory_bytes(const RunSetup& setup, std::int64_t rank, const RunSav
   return RunMemory{.categories = {},
                    .arena = setup.programs.of(rank).arena_bytes(),
                    .checkpoint_copy = saves.memory_bytes(),
-                   .on_device = setup.run.target.is_device()}
+                   .on_device = setup.run.target.is_device(),
+                   .host = {.bytes = setup.programs.of(rank).step.host_bytes}}
       .total();
 }
 

@@ -33,7 +33,7 @@
 namespace tessera {
 namespace {
 
-constexpr std::array<std::pair<FaultCall, std::string_view>, 12> kCallNames = {
+constexpr std::array<std::pair<FaultCall, std::string_view>, 13> kCallNames = {
     {{FaultCall::kChange, "change"},
      {FaultCall::kOpen, "open"},
      {FaultCall::kRead, "read"},
@@ -45,7 +45,8 @@ constexpr std::array<std::pair<FaultCall, std::string_view>, 12> kCallNames = {
      {FaultCall::kMakeDirectory, "mkdir"},
      {FaultCall::kLock, "lock"},
      {FaultCall::kSpace, "space"},
-     {FaultCall::kThread, "thread"}}};
+     {FaultCall::kThread, "thread"},
+     {FaultCall::kRing, "ring"}}};
 
 struct Counted {
   Fault fault;
@@ -375,6 +376,15 @@ ssize_t pwrite(int file, const void* data, std::size_t size, off_t offset) {
   return tessera::with_faults(
       [&] { return tessera::Call{.kind = FaultCall::kWrite, .path = tessera::path_of(file)}; },
       [&](auto outcome) { return kNext(file, data, std::min(size, outcome.most_bytes), offset); });
+}
+
+// It says its errors in its result.
+int io_uring_queue_init(unsigned int entries, void* ring, unsigned int flags) {
+  static auto* const kNext =
+      tessera::next_of<int(unsigned int, void*, unsigned int)>("io_uring_queue_init");
+  const tessera::Outcome outcome =
+      tessera::meet([&] { return tessera::Call{.kind = FaultCall::kRing, .changes = false}; });
+  return outcome.error != 0 ? -outcome.error : kNext(entries, ring, flags);
 }
 
 ssize_t writev(int file, const iovec* parts, int count) {

@@ -21,7 +21,7 @@ namespace tessera {
 // mpirun starts on the way inherit both, so that faults should name a path.
 
 enum class FaultCall {
-  kChange,         // whatever changes files: all but kRead, kLock, kSpace, kThread and opening
+  kChange,         // whatever changes files: not kRead, kLock, kSpace, kThread, kRing and opening
   kOpen,           // open, openat, creat
   kRead,           // read, pread; not what is mapped
   kWrite,          // write, pwrite, writev
@@ -33,6 +33,7 @@ enum class FaultCall {
   kLock,           // flock
   kSpace,          // statvfs
   kThread,         // pthread_create: std::thread and OpenMP's
+  kRing,           // io_uring_queue_init, of liburing
 };
 
 struct Fault {
@@ -68,7 +69,7 @@ class Faults {
 
 // "write path=.safetensors after=2 times=1 errno=28; thread errno=11; sync delay=0.5; change
 // signal=9; write most=1". The calls are called change, open, read, write, sync, resize, rename,
-// remove, mkdir, lock, thread. Errors: std::invalid_argument.
+// remove, mkdir, lock, thread, ring. Errors: std::invalid_argument.
 std::vector<Fault> parse_faults(std::string_view text);
 
 }  // namespace tessera

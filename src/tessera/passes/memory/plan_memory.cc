@@ -51,7 +51,7 @@ std::int64_t end_of(std::int64_t offset, const Buffer& buffer) {
 struct Item {
   BufferSlot of = {};
   Buffer* buffer = nullptr;
-  std::int64_t bytes = 0;
+  std::int64_t bytes = 0;  // with what it takes to begin with a page, where it must
 
   std::int64_t& offset() const { return buffer->offsets[static_cast<std::size_t>(of.slot)]; }
 
@@ -180,26 +180,35 @@ class Occupancy {
   std::vector<Stretches::Gaps> gaps_;  // of lowest_free(), kept for its memory
 };
 
-// The end of what lives always and has its place.
-std::int64_t end_of_placed(const Program& program) {
+// The first multiple of `alignment` from `offset` on.
+std::int64_t aligned(std::int64_t offset, std::int64_t alignment) {
+  return (offset + alignment - 1) / alignment * alignment;
+}
+
+// The end of what lives always in the space and has its place.
+std::int64_t end_of_placed(const Program& program, Space space) {
   std::int64_t end = 0;
   for (const Buffer& buffer : program.buffers) {
-    for (const std::int64_t offset :
-         buffer.persistent ? buffer.offsets : std::vector<std::int64_t>()) {
+    if (!buffer.persistent || buffer.space != space) {
+      continue;
+    }
+    for (const std::int64_t offset : buffer.offsets) {
       end = std::max(end, end_of(offset, buffer));
     }
   }
   return end;
 }
 
-// Places what lives always and has no place, from `base` on; gives its end.
-std::int64_t place_persistent(Program& program, std::int64_t base) {
+// Places what lives always in the space and has no place, from `base` on; gives its end.
+std::int64_t place_persistent(Program& program, Space space, std::int64_t base) {
   for (const Category category : kCategories) {
     for (Buffer& buffer : program.buffers) {
-      if (buffer.category != category || !buffer.persistent || !buffer.offsets.empty()) {
+      if (buffer.category != category || buffer.space != space || !buffer.persistent ||
+          !buffer.offsets.empty()) {
         continue;
       }
       for (std::int32_t slot = 0; slot < program.num_slots(buffer.pool); ++slot) {
+        base = aligned(base, buffer.alignment());
         buffer.offsets.push_back(base);
         base = end_of(base, buffer);
       }
@@ -208,20 +217,25 @@ std::int64_t place_persistent(Program& program, std::int64_t base) {
   return base;
 }
 
-// What does not live always, the largest first; of equals that which begins first.
-std::vector<Item> temporary_items(Program& program, const Instants& instants) {
+// What a buffer takes more so that it begins with a page wherever it is put: nothing where all do.
+std::int64_t slack(const Buffer& buffer) {
+  return buffer.space == Space::kDevice ? buffer.alignment() - kArenaAlignment : 0;
+}
+
+// What of the space does not live always, the largest first; of equals that which begins first.
+std::vector<Item> temporary_items(Program& program, Space space, const Instants& instants) {
   std::vector<Item> items;
   for (const Category category : kCategories) {
     for (std::size_t i = 0; i < program.buffers.size(); ++i) {
       Buffer& buffer = program.buffers[i];
-      if (buffer.category != category || buffer.persistent) {
+      if (buffer.category != category || buffer.space != space || buffer.persistent) {
         continue;
       }
       buffer.offsets.assign(static_cast<std::size_t>(program.num_slots(buffer.pool)), -1);
       for (std::int32_t slot = 0; slot < program.num_slots(buffer.pool); ++slot) {
         items.push_back({.of = {.buffer = BufferId::of(i), .slot = slot},
                          .buffer = &buffer,
-                         .bytes = buffer.padded_bytes()});
+                         .bytes = buffer.padded_bytes() + slack(buffer)});
       }
     }
   }
@@ -298,15 +312,24 @@ void tighten(const std::vector<Item>& items, const Instants& instants, std::int6
 
 Program plan_memory(Program program) {
   const Instants instants(program);
-  const std::int64_t base = place_persistent(program, end_of_placed(program));
-  const std::vector<Item> items = temporary_items(program, instants);
-  Occupancy occupancy(instants, items);
-  for (const Item& item : items) {
-    item.offset() = occupancy.lowest_free(item, base);
-    occupancy.add(item);
+  for (const Space space : kSpaces) {
+    const std::int64_t base = place_persistent(program, space, end_of_placed(program, space));
+    program.bytes_in(space) = base;
+    const std::vector<Item> items = temporary_items(program, space, instants);
+    if (items.empty()) {
+      continue;
+    }
+    Occupancy occupancy(instants, items);
+    for (const Item& item : items) {
+      item.offset() = occupancy.lowest_free(item, base);
+      occupancy.add(item);
+    }
+    tighten(items, instants, base);
+    program.bytes_in(space) = end_of_items(items, base);
+    for (const Item& item : items) {
+      item.offset() = aligned(item.offset(), item.buffer->alignment());
+    }
   }
-  tighten(items, instants, base);
-  program.arena_bytes = end_of_items(items, base);
   return program;
 }
 

@@ -34,6 +34,8 @@ Program share_states(Program program, const Program& owner) {
                   to_string(there),
                   owned.bytes);
     buffer.offsets = owned.offsets;
+    buffer.space = owned.space;
+    buffer.pages = owned.pages;
     shared.insert(there.buffer);
   }
   for (const Binding& state : owner.states) {

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 #include <cstddef>
+#include <cstdint>
+#include <cstring>
 #include <functional>
 #include <map>
 #include <memory>
@@ -93,6 +95,20 @@ class CudaArena final : public Arena {
   // Its pages take memory from their first touch, so that it costs what the host reads and writes.
   Mapping host_;
   Staging staging_;
+};
+
+// What lies in the host's memory for good, which kernels reach over the device's link.
+class PinnedArena final : public HostArena {
+ public:
+  explicit PinnedArena(std::int64_t bytes)
+      : memory_(allocate_pinned(static_cast<std::size_t>(std::max<std::int64_t>(bytes, 1)))) {
+    std::memset(memory_.get(), 0, static_cast<std::size_t>(bytes));
+  }
+
+  std::byte* data() override { return memory_.get(); }
+
+ private:
+  PinnedMemory memory_;
 };
 
 // Where kernels report what is wrong with their data, and the stream by which the host reads it.
@@ -190,6 +206,10 @@ class CudaBackend final : public DeviceBackend {
     auto arena = std::make_unique<CudaArena>(bytes, own_stream_.get());
     cuda::synchronize(own_stream_.get());  // as above
     return arena;
+  }
+
+  std::unique_ptr<Arena> allocate_host(std::int64_t bytes) override {
+    return std::make_unique<PinnedArena>(bytes);
   }
 
   void draw(const Initial& initial, const View& out) override {

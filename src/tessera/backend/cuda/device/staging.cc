@@ -1,18 +1,16 @@
 #include "tessera/backend/cuda/device/staging.h"
 
 #include <algorithm>
+#include <cstdint>
 #include <cstring>
+
+#include "tessera/base/format.h"
+#include "tessera/base/units.h"
 
 namespace tessera::cuda {
 namespace {
 
 constexpr std::size_t kAlignment = 256;  // of copies by the device
-
-std::byte* allocate_pinned(std::size_t bytes) {
-  void* data = nullptr;
-  check(cudaHostAlloc(&data, bytes, cudaHostAllocDefault), "cudaHostAlloc()");
-  return static_cast<std::byte*>(data);
-}
 
 cudaEvent_t create_event() {
   cudaEvent_t event = nullptr;
@@ -21,6 +19,13 @@ cudaEvent_t create_event() {
 }
 
 }  // namespace
+
+PinnedMemory allocate_pinned(std::size_t bytes) {
+  void* data = nullptr;
+  check(cudaHostAlloc(&data, bytes, cudaHostAllocPortable),
+        format("cudaHostAlloc() of {}", format_bytes(static_cast<std::int64_t>(bytes))));
+  return PinnedMemory(static_cast<std::byte*>(data));
+}
 
 Staging::Buffer::Buffer(std::size_t bytes) : data(allocate_pinned(bytes)), done(create_event()) {}
 

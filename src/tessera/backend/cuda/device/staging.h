@@ -10,6 +10,12 @@
 
 namespace tessera::cuda {
 
+// Memory of the host that devices read and write by themselves.
+using PinnedMemory = Handle<std::byte*, cudaFreeHost>;
+
+// Errors: kOutOfMemory where no more memory can be pinned; kDeviceError.
+PinnedMemory allocate_pinned(std::size_t bytes);
+
 // Copies between the host's memory and the device's by way of pinned memory, which the device reads
 // and writes by itself: the host's part of a copy and the device's take turns in two buffers. Waits
 // for one stream at most, whatever else runs on the device or is recorded there.
@@ -38,7 +44,7 @@ class Staging {
   struct Buffer {
     explicit Buffer(std::size_t bytes);
 
-    Handle<std::byte*, cudaFreeHost> data;
+    PinnedMemory data;
     Handle<cudaEvent_t, cudaEventDestroy> done;  // what the stream was given to do in it
     std::size_t used = 0;
   };

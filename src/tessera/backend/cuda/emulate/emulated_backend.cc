@@ -201,6 +201,10 @@ class EmulatedBackend final : public DeviceBackend {
 
   std::unique_ptr<Arena> allocate(std::int64_t bytes) override { return memory_->allocate(bytes); }
 
+  std::unique_ptr<Arena> allocate_host(std::int64_t bytes) override {
+    return memory_->allocate_host(bytes);
+  }
+
   void draw(const Initial& initial, const View& out) override {
     draw_elements(own_.context, initial, out);
   }

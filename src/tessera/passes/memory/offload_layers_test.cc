@@ -1,0 +1,94 @@
+#include "tessera/passes/memory/offload_layers.h"
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <map>
+#include <string>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "tessera/passes/memory/test_offloaded.h"
+#include "tessera/program/space_traffic.h"
+
+namespace tessera {
+namespace {
+
+constexpr OffloadOptions kParameters = {.parameters = Space::kFile};
+constexpr OffloadOptions kActivations = {.activations = Space::kFile};
+
+std::int64_t peak_bytes(const Program& program, Category category) {
+  for (const MemoryRow& row : memory_by_category(program)) {
+    if (row.category == category) {
+      return row.peak_bytes;
+    }
+  }
+  return 0;
+}
+
+// Two layers' worth at a time, whatever the number of layers.
+TEST(OffloadLayers, HoldsParametersOfTwoLayers) {
+  const Program few = offloaded_step(kParameters, 4);
+  const Program many = offloaded_step(kParameters, 8);
+  EXPECT_EQ(peak_bytes(few, Category::kParameter),
+            peak_bytes(many, Category::kParameter) -
+                4 * 2 * 256);  // two norms of a layer, which are smaller than a page
+  constexpr std::int64_t kEmbeddings = 2 * 77'824;  // in pages, of 300 rows of 64
+  EXPECT_EQ(many.file_bytes, 2 * few.file_bytes - kEmbeddings);
+}
+
+// Each is fetched for forward and for backward, and stored and fetched once by the update.
+TEST(OffloadLayers, FetchesParametersForEachPass) {
+  const Program program = offloaded_step(kParameters);
+  std::map<std::string, std::map<Action, std::int64_t>> fetched;
+  for (const Segment& segment : program.segments) {
+    for (const Instruction& instruction : segment.instructions) {
+      if (is_a<FetchAttrs>(instruction)) {
+        for (const TensorRef& operand : instruction.operands) {
+          fetched[program[operand.buffer].name][segment.code.action] += operand.type.num_bytes();
+        }
+      }
+    }
+  }
+  for (const Buffer& buffer : program.buffers) {
+    if (buffer.space == Space::kFile) {
+      SCOPED_TRACE(buffer.name);
+      const auto& of = fetched.at(buffer.name);
+      EXPECT_EQ(of.at(Action::kForward), buffer.bytes);
+      EXPECT_EQ(of.at(Action::kUpdate), buffer.bytes);
+      // Those of layers: the head's gradients are made in forward.
+      EXPECT_EQ(of.contains(Action::kBackward), buffer.name.starts_with("layers."));
+    }
+  }
+}
+
+TEST(OffloadLayers, ActivationsLeaveTheDevice) {
+  const Program here = offloaded_step({}, 8);
+  const Program there = offloaded_step(kActivations, 8);
+  EXPECT_LT(peak_bytes(there, Category::kActivation), peak_bytes(here, Category::kActivation) / 2);
+  const SpaceTraffic traffic = space_traffic(there, Space::kFile);
+  EXPECT_EQ(traffic.fetched, traffic.stored);
+  EXPECT_GT(traffic.stored, peak_bytes(here, Category::kActivation) / 2);
+  EXPECT_GE(traffic.stored, there.file_bytes);
+}
+
+TEST(OffloadLayers, NoWaitIsIdle) {
+  for (const OffloadOptions& offload :
+       {kParameters,
+        kActivations,
+        OffloadOptions{
+            .optimizer = Space::kHost, .parameters = Space::kFile, .activations = Space::kHost}}) {
+    const Program program = offloaded_step(offload);
+    const WaitsLeftOut fetches = leave_out_waits<FetchAttrs>(program);
+    EXPECT_EQ(fetches.tried, fetches.refused);
+    EXPECT_GE(fetches.tried, 3);
+    // Memory that nothing takes next needs no wait; some is taken.
+    if (offload.activations != Space::kDevice) {
+      EXPECT_GT(leave_out_waits<StoreAttrs>(program).refused, 0);
+    }
+  }
+}
+
+}  // namespace
+}  // namespace tessera
