@@ -37,6 +37,9 @@ foreach(program tests/cuda_test tests/nccl_test bench/gpu_core_bench bench/gpu_t
     add_dependencies(bundle_programs ${target})
     file(RELATIVE_PATH to_lib "${CMAKE_INSTALL_PREFIX}/${folder}" "${CMAKE_INSTALL_FULL_LIBDIR}")
     set_target_properties(${target} PROPERTIES INSTALL_RPATH "$ORIGIN/${to_lib}")
+    if(folder STREQUAL "tests")  # without headers that are compiled as other tests are
+      set_target_properties(${target} PROPERTIES TESSERA_SMALL ON DISABLE_PRECOMPILE_HEADERS ON)
+    endif()
     target_link_options(${target} PRIVATE -Wl,--disable-new-dtags)
     install(TARGETS ${target} RUNTIME COMPONENT bundle_${folder} EXCLUDE_FROM_ALL OPTIONAL
                                       DESTINATION "${folder}")

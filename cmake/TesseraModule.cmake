@@ -42,7 +42,7 @@ target_compile_options(
             "-Xcompiler=-fmacro-prefix-map=${PROJECT_SOURCE_DIR}/=")
 target_include_directories(tessera_nvcc_flags INTERFACE "${PROJECT_SOURCE_DIR}/src")
 # Half the time of tests would go into optimizing what runs once: so the targets with TESSERA_TEST
-# have options of their own.
+# have options of their own; those with TESSERA_SMALL, which travel, are compiled for size.
 set(is_test $<BOOL:$<TARGET_PROPERTY:TESSERA_TEST>>)
 if(TESSERA_SANITIZE)
   target_compile_options(tessera_flags INTERFACE -fsanitize=${TESSERA_SANITIZE}
@@ -55,7 +55,9 @@ if(TESSERA_SANITIZE)
     target_compile_options(tessera_flags INTERFACE -fno-sanitize=null,alignment,pointer-overflow)
   endif()
 else()
-  target_compile_options(tessera_flags INTERFACE $<$<AND:$<CONFIG:Release>,${is_test}>:-O1>)
+  set(is_small $<BOOL:$<TARGET_PROPERTY:TESSERA_SMALL>>)
+  target_compile_options(tessera_flags
+                         INTERFACE $<$<AND:$<CONFIG:Release>,${is_test}>:$<IF:${is_small},-Os,-O1>>)
 endif()
 if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU" AND TESSERA_PRECOMPILE)
   # GCC 12 reports these inside its own headers where it takes them from a compiled one, as every

@@ -9,7 +9,9 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <linux/magic.h>
 #include <nlohmann/json.hpp>
+#include <sys/vfs.h>
 
 #include "tessera/base/file.h"
 #include "tessera/base/format.h"
@@ -43,6 +45,14 @@ const Overrides kModel = {"--model.dim=64", "--model.ffn=128", "--train.steps=6"
 
 class OffloadTest : public TrainingTest {
  protected:
+  // Files of a directory that is in memory are refused.
+  void SetUp() override {
+    struct statfs info{};
+    if (::statfs(fs::temp_directory_path().c_str(), &info) == 0 && info.f_type == TMPFS_MAGIC) {
+      GTEST_SKIP() << fs::temp_directory_path() << " is in memory: TMPDIR may name a disk";
+    }
+  }
+
   json explained(const Overrides& overrides) {
     const Outcome outcome =
         tessera(Overrides{"explain", "run.toml", "--json"} + kModel + overrides);
@@ -78,6 +88,7 @@ TEST_F(OffloadTest, HasTheBitsOfEachLayout) {
   for (const Overrides& layout : std::vector<Overrides>{
            {"--train.dtype=bf16", "--optimizer.moments=bf16"},
            {"--parallel.ranks=2", "--state.preset=fsdp", "--train.microbatch=1"},
+           {"--parallel.ranks=2", "--state.preset=fsdp", "--train.microbatch=2"},
            {"--parallel.ranks=2", "--state.preset=zero1", "--train.dtype=bf16"},
            {"--parallel.ranks=2", "--parallel.tensor=2", "--model.tied=true"},
            {"--parallel.ranks=2", "--parallel.context=2", "--context.kind=ring"},
@@ -137,8 +148,7 @@ TEST_F(OffloadTest, IsAdvised) {
 
 TEST_F(OffloadTest, GoesOnFromEitherSide) {
   const Overrides more = {"--model.dim=64", "--model.ffn=128", "--train.steps=9"};
-  ASSERT_EQ(train("whole", more).code, 0);
-  const Overrides kept = {"--checkpoint.resume=none"};
+  ASSERT_EQ(train("whole", more + Overrides{"--schedule.decay_ratio=0"}).code, 0);
   for (const auto& [run, first, then] :
        {std::tuple("to-files", Overrides{}, kAll), std::tuple("from-files", kAll, Overrides{})}) {
     SCOPED_TRACE(run);
@@ -147,10 +157,9 @@ TEST_F(OffloadTest, GoesOnFromEitherSide) {
         0);
     const Outcome outcome = train(run, more + then + Overrides{"--schedule.decay_ratio=0"});
     ASSERT_EQ(outcome.code, 0) << outcome.err;
-    EXPECT_THAT(outcome.err, Not(HasSubstr("changes the run")));
+    EXPECT_THAT(outcome.err, Not(HasSubstr("memory.offload")));
+    EXPECT_EQ(differing_tensors(checkpoint(run), checkpoint("whole")), std::vector<std::string>{});
   }
-  EXPECT_EQ(differing_tensors(checkpoint("to-files"), checkpoint("from-files")),
-            std::vector<std::string>{});
 }
 
 // Saved while it trains, too, without a copy of what the file is there to hold.

@@ -49,6 +49,9 @@ class FarBackend : public DeviceBackend {
                       .stream = stream});
   }
 
+  // All that it is given runs in this order.
+  bool orders_streams() const override { return true; }
+
   void synchronize() override {
     for (const Begun& begun : std::exchange(begun_, {})) {
       near_->run(*begun.op,

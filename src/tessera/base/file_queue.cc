@@ -12,6 +12,7 @@
 
 #include "tessera/base/direct_file.h"
 #include "tessera/base/error.h"
+#include "tessera/base/format.h"
 #include "tessera/base/threads.h"
 
 namespace tessera {
@@ -85,24 +86,47 @@ class FileQueue::Ring {
     io_uring_sqe_set_data(entry, &piece);
   }
 
-  // Begins what was added, and waits until one has ended: which, and with how many bytes or, below
-  // 0, which error.
-  std::pair<Piece*, std::int64_t> next() {
+  // Begins what was added, and waits until one of those `under_way` has ended: which, and with how
+  // many bytes or, below 0, which error. Errors: where the ring itself fails, once those have ended
+  // that it still tells of.
+  std::pair<Piece*, std::int64_t> next(std::size_t under_way) {
     io_uring_cqe* entry = nullptr;
-    int error = io_uring_submit(&ring_);
-    while (error >= 0 || error == -EINTR || error == -EAGAIN || error == -EBUSY) {
-      error = io_uring_wait_cqe(&ring_, &entry);
+    while (true) {
+      const int submitted = io_uring_submit(&ring_);
+      // Where the system can take no more for now, some that it has must end first.
+      const bool is_full = submitted == -EAGAIN || submitted == -EBUSY || submitted == -EINTR;
+      int error = submitted < 0 && !is_full ? submitted : 0;
+      error = error == 0 ? wait(entry, is_full) : error;
       if (error == 0) {
         const std::pair result(static_cast<Piece*>(io_uring_cqe_get_data(entry)),
                                std::int64_t{entry->res});
         io_uring_cqe_seen(&ring_, entry);
         return result;
       }
+      if (error != -EINTR && error != -EAGAIN && error != -ETIME) {
+        drain(under_way);
+        fail(ErrorCode::kDeviceError, "io_uring: {}", std::strerror(-error));
+      }
     }
-    fail(ErrorCode::kDeviceError, "io_uring: {}", std::strerror(-error));
   }
 
  private:
+  // For a while alone where `briefly`: what was not taken is to be tried again.
+  int wait(io_uring_cqe*& entry, bool briefly) {
+    if (!briefly) {
+      return io_uring_wait_cqe(&ring_, &entry);
+    }
+    __kernel_timespec while_full = {.tv_sec = 0, .tv_nsec = 1'000'000};
+    return io_uring_wait_cqe_timeout(&ring_, &entry, &while_full);
+  }
+
+  void drain(std::size_t under_way) {
+    io_uring_cqe* entry = nullptr;
+    for (; under_way > 0 && io_uring_wait_cqe(&ring_, &entry) == 0; --under_way) {
+      io_uring_cqe_seen(&ring_, entry);
+    }
+  }
+
   int known_at(const Piece& piece) const {
     const auto found = std::ranges::find_if(known_, [&](const iovec& known) {
       const auto* const begin = static_cast<const std::byte*>(known.iov_base);
@@ -126,7 +150,9 @@ FileQueue::FileQueue(const FileDescriptor& file,
     return;
   }
   ring_.reset();
-  why_threads_ = std::strerror(error);
+  why_threads_ = format("{}{}",
+                        std::strerror(error),
+                        error == EPERM || error == EACCES ? " (containers often forbid it)" : "");
   for (std::size_t i = 0; i < kNumThreads; ++i) {
     start_thread(threads_, [this](const std::stop_token& stop) { work(stop); });
   }
@@ -135,8 +161,9 @@ FileQueue::FileQueue(const FileDescriptor& file,
 FileQueue::~FileQueue() = default;
 
 void FileQueue::run(std::span<const FileStretch> stretches, bool writes) {
-  pieces_.clear();
-  writes_ = writes;
+  std::vector<Piece> pieces;
+  pieces.swap(spare_);
+  pieces.clear();
   for (const FileStretch& stretch : stretches) {
     const auto address = reinterpret_cast<std::uintptr_t>(stretch.memory.data());
     TESSERA_CHECK((address | static_cast<std::uintptr_t>(stretch.offset) | stretch.memory.size()) %
@@ -147,44 +174,51 @@ void FileQueue::run(std::span<const FileStretch> stretches, bool writes) {
                   stretch.memory.size(),
                   stretch.offset);
     for (std::size_t at = 0; at < stretch.memory.size(); at += kPieceBytes) {
-      pieces_.push_back({.offset = stretch.offset + static_cast<std::int64_t>(at),
-                         .memory = stretch.memory.data() + at,
-                         .size = std::min(kPieceBytes, stretch.memory.size() - at)});
+      pieces.push_back({.offset = stretch.offset + static_cast<std::int64_t>(at),
+                        .memory = stretch.memory.data() + at,
+                        .size = std::min(kPieceBytes, stretch.memory.size() - at)});
     }
   }
-  ring_ ? run_on_ring() : run_on_threads();
+  ring_ ? run_on_ring(pieces, writes) : run_on_threads(pieces, writes);
 }
 
 // Memory is used until all that was begun has ended, whatever fails.
-void FileQueue::run_on_ring() {
+void FileQueue::run_on_ring(std::vector<Piece>& pieces, bool writes) {
   std::size_t next = 0;
   std::size_t under_way = 0;
   std::exception_ptr failure;
-  while (next < pieces_.size() || under_way > 0) {
-    for (; next < pieces_.size() && under_way < kDepth; ++under_way) {
-      ring_->add(file_.get(), pieces_[next++], writes_);
+  const auto begin = [&](Piece& piece) {
+    piece.direct = is_direct(file_);
+    ring_->add(file_.get(), piece, writes);
+    ++under_way;
+  };
+  while (next < pieces.size() || under_way > 0) {
+    while (next < pieces.size() && under_way < kDepth) {
+      begin(pieces[next++]);
     }
-    const auto [piece, result] = ring_->next();
+    const auto [piece, result] = ring_->next(under_way);
     --under_way;
     try {
-      advance(*piece, result);
+      advance(*piece, result, writes);
     } catch (...) {
       failure = failure ? failure : std::current_exception();
       piece->size = 0;
-      next = pieces_.size();
+      next = pieces.size();
     }
     if (piece->size > 0) {
-      ring_->add(file_.get(), *piece, writes_);
-      ++under_way;
+      begin(*piece);
     }
   }
+  spare_.swap(pieces);
   if (failure) {
     std::rethrow_exception(failure);
   }
 }
 
-void FileQueue::run_on_threads() {
+void FileQueue::run_on_threads(std::vector<Piece>& pieces, bool writes) {
   std::unique_lock lock(mutex_);
+  pieces_.swap(pieces);
+  writes_ = writes;
   next_ = ended_ = 0;
   failure_ = nullptr;
   changed_.notify_all();
@@ -192,8 +226,10 @@ void FileQueue::run_on_threads() {
     move_pieces(lock);
   }
   changed_.wait(lock, [&] { return ended_ == pieces_.size(); });
+  // No thread has anything to do until the next run.
+  spare_.swap(pieces_);
   pieces_.clear();
-  next_ = 0;
+  next_ = ended_ = 0;
   if (failure_) {
     std::rethrow_exception(failure_);
   }
@@ -209,11 +245,12 @@ void FileQueue::work(std::stop_token stop) {
 void FileQueue::move_pieces(std::unique_lock<std::mutex>& lock) {
   while (next_ < pieces_.size()) {
     const Piece piece = pieces_[next_++];
+    const bool writes = writes_;
     if (!failure_) {
       lock.unlock();
       std::exception_ptr failure;
       try {
-        move(piece);
+        move(piece, writes);
       } catch (...) {
         failure = std::current_exception();
       }
@@ -225,41 +262,38 @@ void FileQueue::move_pieces(std::unique_lock<std::mutex>& lock) {
   changed_.notify_all();
 }
 
-void FileQueue::move(Piece piece) const {
+void FileQueue::move(Piece piece, bool writes) const {
   while (piece.size > 0) {
-    const ssize_t result = writes_ ? ::pwrite(file_.get(), piece.memory, piece.size, piece.offset)
-                                   : ::pread(file_.get(), piece.memory, piece.size, piece.offset);
-    advance(piece, result < 0 ? -errno : result);
+    piece.direct = is_direct(file_);
+    const ssize_t result = writes ? ::pwrite(file_.get(), piece.memory, piece.size, piece.offset)
+                                  : ::pread(file_.get(), piece.memory, piece.size, piece.offset);
+    advance(piece, result < 0 ? -errno : result, writes);
   }
 }
 
 // What the system has cut short goes on from there.
-void FileQueue::advance(Piece& piece, std::int64_t result) const {
+void FileQueue::advance(Piece& piece, std::int64_t result, bool writes) const {
   if (result == -EINTR || result == -EAGAIN) {
     return;
   }
   const bool is_odd = result > 0 && static_cast<std::size_t>(result) < piece.size &&
                       static_cast<std::size_t>(result) % kDirectAlignment != 0;
-  if ((result == -EINVAL || is_odd) && is_direct(file_)) {
-    // It takes the flag, but other alignments.
+  if (piece.direct && (result == -EINVAL || is_odd)) {
+    // It takes the flag, but other alignments. Others may have been begun with it.
     ::fcntl(file_.get(), F_SETFL, ::fcntl(file_.get(), F_GETFL) & ~O_DIRECT);
-    piece.offset += std::max<std::int64_t>(result, 0);
-    piece.memory += std::max<std::int64_t>(result, 0);
-    piece.size -= static_cast<std::size_t>(std::max<std::int64_t>(result, 0));
-    return;
+  } else if (result <= 0) {
+    fail_move(result == 0 ? 0 : static_cast<int>(-result), writes);
   }
-  if (result <= 0) {
-    fail_move(result == 0 ? 0 : static_cast<int>(-result));
-  }
-  piece.offset += result;
-  piece.memory += result;
-  piece.size -= static_cast<std::size_t>(result);
+  const std::int64_t moved = std::max<std::int64_t>(result, 0);
+  piece.offset += moved;
+  piece.memory += moved;
+  piece.size -= static_cast<std::size_t>(moved);
 }
 
-void FileQueue::fail_move(int error) const {
+void FileQueue::fail_move(int error, bool writes) const {
   fail(ErrorCode::kDeviceError,
        "cannot {} {}: {}",
-       writes_ ? "write" : "read",
+       writes ? "write" : "read",
        path_.string(),
        error == 0 ? "it ends early" : std::strerror(error));
 }

@@ -55,26 +55,28 @@ class FileQueue {
     std::int64_t offset = 0;
     std::byte* memory = nullptr;
     std::size_t size = 0;  // that is left
+    bool direct = false;   // whether it was begun past the page cache
   };
 
   void run(std::span<const FileStretch> stretches, bool writes);
-  void run_on_ring();
-  void run_on_threads();
+  void run_on_ring(std::vector<Piece>& pieces, bool writes);
+  void run_on_threads(std::vector<Piece>& pieces, bool writes);
   void work(std::stop_token stop);
   void move_pieces(std::unique_lock<std::mutex>& lock);
-  void move(Piece piece) const;
-  void advance(Piece& piece, std::int64_t result) const;
-  [[noreturn]] void fail_move(int error) const;
+  void move(Piece piece, bool writes) const;
+  void advance(Piece& piece, std::int64_t result, bool writes) const;
+  [[noreturn]] void fail_move(int error, bool writes) const;
 
   const FileDescriptor& file_;
   std::filesystem::path path_;
   std::string why_threads_;
   std::unique_ptr<Ring> ring_;  // null: threads
-  std::vector<Piece> pieces_;   // of the run under way
-  bool writes_ = false;
+  std::vector<Piece> spare_;    // memory of the last run's, for the next
 
-  std::mutex mutex_;  // of what follows
+  std::mutex mutex_;  // of what follows, which is of the run under way on threads
   std::condition_variable_any changed_;
+  std::vector<Piece> pieces_;
+  bool writes_ = false;
   std::size_t next_ = 0;   // of the pieces
   std::size_t ended_ = 0;  // how many
   std::exception_ptr failure_;

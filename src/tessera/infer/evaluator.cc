@@ -62,6 +62,7 @@ RunConfig evaluation_config(const TrainedModel& trained, std::span<const std::st
   config.cluster = {};
   config.comm = {};
   config.checkpoint = {};
+  config.memory = {.limit_bytes = config.memory.limit_bytes};
   config.run.threads = 0;
   config.run.device = trained.device;
   config.run.time_gemms = false;  // the run keeps its choices for itself

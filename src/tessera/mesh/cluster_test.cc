@@ -215,7 +215,7 @@ TEST(ParseCluster, RefusesKeysThatContradictOthers) {
   const std::size_t begin = whole_file.find("\n[device.curve]");
   const std::size_t end = whole_file.find("\n[[levels]]");
   EXPECT_EQ(refusal_of(whole_file.substr(begin, end - begin), ""),
-            "c.toml:35:9: source.curve: found string \"by hand\", expected none, since there is no "
+            "c.toml:36:9: source.curve: found string \"by hand\", expected none, since there is no "
             "[device.curve]");
 }
 

@@ -386,8 +386,8 @@ constexpr std::array kPasses = {
          "around the states"},
     Pass{"offload_layers",
          [](const Compilation& c) {
-           return c.options.offload.parameters != Space::kDevice ||
-                  c.options.offload.activations != Space::kDevice;
+           const OffloadOptions& offload = c.options.offload;
+           return offload.moves_states() || offload.activations != Space::kDevice;
          },
          on<Program>([](Program program, const Compilation& c) {
            return offload_layers(std::move(program), c.options.offload);

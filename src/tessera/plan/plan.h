@@ -51,6 +51,10 @@ struct PassPlan {
   Space parameters = Space::kDevice;   // where parameters do
   Space activations = Space::kDevice;  // where activations wait for backward
   double dropout = 0.0;  // of attention's probabilities and of residuals in training; 0: none
+
+  bool has_states_elsewhere() const {
+    return optimizer != Space::kDevice || parameters != Space::kDevice;
+  }
 };
 
 // How the ranks along the pipeline share the layers and the microbatches of a step.

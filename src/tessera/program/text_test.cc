@@ -243,7 +243,7 @@ TEST(ProgramText, RandomProgramsPrintParseAndCompareEqual) {
     }
   }
   std::size_t num_instructions = 0;
-  for (std::uint32_t seed = 0; seed < 330; ++seed) {
+  for (std::uint32_t seed = 0; seed < 340; ++seed) {
     const Program program = RandomProgram(seed, samples).draw();
     const std::string text = to_string(program);
     const Program parsed = parse_program(text, custom_ops);

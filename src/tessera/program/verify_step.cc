@@ -263,10 +263,23 @@ class StepWalk {
       LifeUses& kept = kept_uses(life);
       (kept.*uses).add(*use);
       if (is_elsewhere(access)) {
+        if (kept.parts.size() >= kMostParts) {
+          forget_ordered_parts(kept);
+        }
         kept.parts.push_back(
             {.region = access.region, .use = *use, .is_write = uses == &LifeUses::writes});
       }
     }
+  }
+
+  // Those that all that follows comes after.
+  void forget_ordered_parts(LifeUses& kept) const {
+    std::erase_if(kept.parts, [&](const PartUse& part) {
+      Uses use;
+      use.add(part.use);
+      clocks_.forget_ordered(use);
+      return use.empty();
+    });
   }
 
   bool is_elsewhere(const Access& access) const {
@@ -328,6 +341,9 @@ class StepWalk {
   }
 
   static constexpr std::uint32_t kNone = Records<Life>::kNone;
+
+  // Of which it is looked whether some can be forgotten.
+  static constexpr std::size_t kMostParts = 64;
 
   const Program& program_;
   IssueOrder order_;

@@ -13,6 +13,7 @@
 #include "tessera/base/units.h"
 #include "tessera/mesh/placement.h"
 #include "tessera/resolve/explain_pipeline.h"
+#include "tessera/resolve/resolve.h"
 
 namespace tessera {
 namespace {
@@ -179,14 +180,16 @@ std::string wear_text(const Explanation& facts) {
   }
   constexpr double kDay = 86400.0;
   constexpr double kMuch = 1e12;
+  const auto ranks = static_cast<double>(ranks_on_machine(facts.config));
   const double seconds =
-      static_cast<double>(traffic.fetched + traffic.stored) / facts.disk_bandwidth;
-  const double a_day = static_cast<double>(traffic.stored) * kDay / seconds;
+      ranks * static_cast<double>(traffic.fetched + traffic.stored) / facts.disk_bandwidth;
+  const double a_day = ranks * static_cast<double>(traffic.stored) * kDay / seconds;
   return format(
-      "  a disk of {}B/s needs {:.3g} s for what a step moves, and writes up to {:.3g} TB a day on "
-      "each rank{}\n",
+      "  a disk of {}B/s needs {:.3g} s for what a step moves{}, and writes up to {:.3g} TB a "
+      "day{}\n",
       format_count(facts.disk_bandwidth),
       seconds,
+      ranks > 1 ? format(" on {} ranks", ranks) : "",
       a_day / 1e12,
       a_day > kMuch ? ": more than 1 TB a day wears it out" : "");
 }

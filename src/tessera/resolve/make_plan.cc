@@ -53,12 +53,12 @@ Space space(const RunConfig& config, Offload offload) {
   return config.run.device == "cuda" ? Space::kHost : Space::kFile;
 }
 
-// A copy would take the memory that states in files were to spare.
+// A copy would take the memory that states elsewhere were to spare.
 bool saves_in_background(const RunConfig& config) {
-  const bool has_states_in_files = space(config, config.memory.offload_optimizer) == Space::kFile ||
-                                   space(config, config.memory.offload_parameters) == Space::kFile;
+  const bool has_states_elsewhere = config.memory.offload_optimizer != Offload::kOff ||
+                                    config.memory.offload_parameters != Offload::kOff;
   return config.checkpoint.async && config.checkpoint.every > 0 &&
-         config.checkpoint.every <= config.train.steps && !has_states_in_files;
+         config.checkpoint.every <= config.train.steps && !has_states_elsewhere;
 }
 
 // Whether attention sees the tokens of a sequence one after the other.

@@ -221,8 +221,8 @@ class RankCopies {
         parts_(plan.layout, programs) {}
 
   std::int64_t bytes(std::int64_t rank) const {
-    return static_cast<std::int64_t>(
-        part_copy_bytes(saved_tensors(programs_.of(rank).step, parameters_, parts_.of(rank))));
+    return static_cast<std::int64_t>(part_copy_bytes(
+        saved_tensors(programs_.of(rank).step, parameters_, parts_.of(rank), SavedFrom::kDevice)));
   }
 
  private:
@@ -433,12 +433,12 @@ void require_fits(const RunPrograms& programs,
     }
   }
   if (!some_fit) {
-    if (const auto remedy = more_offloaded(config, run, needed_bytes, limit)) {
+    // A step takes longer for the one, and is another for the other.
+    const auto remedy = more_offloaded(config, run, needed_bytes, limit);
+    advise(shorter_sequences(run, config, needed_bytes, limit));
+    if (remedy) {
       advise(*remedy);
     }
-  }
-  if (!some_fit) {
-    advise(shorter_sequences(run, config, needed_bytes, limit));
   }
   if (!some_fit) {
     advice +=

@@ -173,7 +173,12 @@ std::span<std::byte> BoundProgram::only_tensor(const IssueStep& step) const {
 }
 
 std::string BoundProgram::why_threads() const {
-  return queues_.empty() ? "" : queues_.begin()->second->why_threads();
+  for (const auto& [stream, queue] : queues_) {
+    if (!queue->why_threads().empty()) {
+      return queue->why_threads();
+    }
+  }
+  return "";
 }
 
 std::string BoundProgram::place(const IssueStep& step) const {

@@ -62,11 +62,12 @@ std::vector<std::string> call_names(const Program& program) {
 }  // namespace
 
 Executor::Executor(const Program& program, Backend& backend)
-    : Executor(program,
-               backend,
-               {.device = backend.allocate(program.arena_bytes),
-                .device_bytes = program.arena_bytes,
-                .host = backend.allocate_host(program.host_bytes)}) {}
+    : Executor(
+          program,
+          backend,
+          {.device = backend.allocate(program.arena_bytes),
+           .device_bytes = program.arena_bytes,
+           .host = program.host_bytes > 0 ? backend.allocate_host(program.host_bytes) : nullptr}) {}
 
 Executor::Executor(const Program& program, Backend& backend, ProgramArenas arenas)
     : program_(program),
@@ -230,6 +231,19 @@ void Executor::draw(const Binding& state,
                     std::int64_t count,
                     const Initial& initial) {
   backend_.draw(initial, memory_.elements(state, begin, count));
+}
+
+std::vector<std::string> Executor::file_notes() const {
+  std::vector<std::string> notes;
+  if (const std::string why = bound_.why_threads(); !why.empty()) {
+    notes.push_back(format("io_uring: {}: threads read and write what is offloaded", why));
+  }
+  if (const FileArena* const file = memory_.file(); file != nullptr && !file->is_direct()) {
+    notes.push_back(
+        format("{}: its file system knows no O_DIRECT, so that all goes through the page cache",
+               file->text()));
+  }
+  return notes;
 }
 
 std::optional<Executor::FilePlace> Executor::file_of(const Binding& state) const {

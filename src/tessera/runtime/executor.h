@@ -99,8 +99,9 @@ class Executor {
     return memory_.state_to_host(state, first, count);
   }
 
-  // As BoundProgram's.
-  std::string why_threads() const { return bound_.why_threads(); }
+  // What people should know of how it reads and writes its file; nothing where all is as it should
+  // be, or nothing lies in one.
+  std::vector<std::string> file_notes() const;
 
   // The file that a state lies in, by which it can be opened while this lives, and where the state
   // begins there; none where it lies in memory.

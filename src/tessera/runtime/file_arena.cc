@@ -16,6 +16,7 @@
 #include "tessera/base/direct_file.h"
 #include "tessera/base/error.h"
 #include "tessera/base/format.h"
+#include "tessera/base/mapped_files.h"
 #include "tessera/base/units.h"
 #include "tessera/ops/in_order.h"
 
@@ -86,17 +87,22 @@ FileArena::FileArena(std::filesystem::path directory, std::int64_t bytes)
                   std::strerror(errno));
   data_ = static_cast<std::byte*>(address);
   ::fcntl(file_.get(), F_SETFL, ::fcntl(file_.get(), F_GETFL) | O_DIRECT);
+  note_mapping(data_, static_cast<std::size_t>(bytes_), text());
 }
 
 FileArena::~FileArena() {
   if (data_ != nullptr) {
+    forget_mapping(data_);
     ::munmap(data_, static_cast<std::size_t>(bytes_));
   }
 }
 
 // Where the file system cannot take space, zeros are written.
 void FileArena::take_space() {
-  int error = ::fallocate(file_.get(), 0, 0, bytes_) == 0 || bytes_ == 0 ? 0 : errno;
+  int error = bytes_ == 0 ? 0 : EINTR;
+  while (error == EINTR) {
+    error = ::fallocate(file_.get(), 0, 0, bytes_) == 0 ? 0 : errno;
+  }
   if (error == EOPNOTSUPP || error == ENOSYS) {
     error = ::posix_fallocate(file_.get(), 0, bytes_);
   }
@@ -156,6 +162,10 @@ void FileArena::Queue::store(std::span<const View> from, std::span<const View> t
 
 std::string FileArena::text() const {
   return format("the file of memory.offload_dir in {}", directory_.string());
+}
+
+bool FileArena::is_direct() const {
+  return (::fcntl(file_.get(), F_GETFL) & O_DIRECT) != 0;
 }
 
 std::filesystem::path FileArena::path() const {

@@ -56,7 +56,12 @@ class FileArena final : public Arena {
     std::vector<FileStretch> stretches_;  // of the op under way
   };
 
-  // For messages: "a file in DIRECTORY".
+  // Whether steps go past the page cache: not on a file system that cannot.
+  bool is_direct() const;
+
+  std::int64_t bytes() const { return bytes_; }
+
+  // For messages: "the file of memory.offload_dir in DIRECTORY".
   std::string text() const;
 
   // By which the file can be opened once more while this lives.

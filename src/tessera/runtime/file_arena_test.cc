@@ -9,6 +9,8 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <linux/magic.h>
+#include <sys/vfs.h>
 
 #include "tessera/base/direct_file.h"
 #include "tessera/base/file.h"
@@ -25,6 +27,17 @@ using ::testing::HasSubstr;
 
 constexpr std::int64_t kBytes = std::int64_t{3} << 20;
 
+// Files of a directory that is in memory are refused.
+class FileArenaTest : public testing::Test {
+ protected:
+  void SetUp() override {
+    struct statfs info{};
+    if (::statfs(fs::temp_directory_path().c_str(), &info) == 0 && info.f_type == TMPFS_MAGIC) {
+      GTEST_SKIP() << fs::temp_directory_path() << " is in memory: TMPDIR may name a disk";
+    }
+  }
+};
+
 View bytes_at(std::byte* data, std::int64_t count) {
   View view = {.dtype = DType::kU8, .num_dims = 1};
   view.data = data;
@@ -38,7 +51,7 @@ bool is_all(std::span<const std::byte> bytes, int value) {
 }
 
 // The host and the queues, which go past the page cache, see what each other wrote.
-TEST(FileArenaTest, IsOneForTheHostAndForSteps) {
+TEST_F(FileArenaTest, IsOneForTheHostAndForSteps) {
   const TestDirectory root;
   FileArena arena(root.path(), kBytes);
   EXPECT_TRUE(fs::is_empty(root.path()));
@@ -66,7 +79,7 @@ TEST(FileArenaTest, IsOneForTheHostAndForSteps) {
   EXPECT_EQ(read_file(arena.path()).size(), static_cast<std::size_t>(kBytes));
 }
 
-TEST(FileArenaTest, RefusesWhatIsNoDirectoryOfADisk) {
+TEST_F(FileArenaTest, RefusesWhatIsNoDirectoryOfADisk) {
   const TestDirectory root;
   EXPECT_THAT(error_of(ErrorCode::kInvalidConfig, [&] { FileArena(root.path() / "none", kBytes); }),
               HasSubstr("memory.offload_dir: there is no directory " + root.path().string()));
@@ -76,7 +89,7 @@ TEST(FileArenaTest, RefusesWhatIsNoDirectoryOfADisk) {
   }
 }
 
-TEST(FileArenaTest, SaysHowMuchItCouldNotHave) {
+TEST_F(FileArenaTest, SaysHowMuchItCouldNotHave) {
   const TestDirectory root;
   const Faults faults(
       {{.call = FaultCall::kResize, .path = root.path().string(), .error = ENOSPC}});
@@ -88,7 +101,7 @@ TEST(FileArenaTest, SaysHowMuchItCouldNotHave) {
 }
 
 // Of a file system without files that have no name.
-TEST(FileArenaTest, TakesItsNameAwayAtOnce) {
+TEST_F(FileArenaTest, TakesItsNameAwayAtOnce) {
   const TestDirectory root;
   const Faults faults(
       {{.call = FaultCall::kOpen, .path = root.path().string(), .error = EOPNOTSUPP}});

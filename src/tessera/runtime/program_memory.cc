@@ -17,7 +17,8 @@ ProgramMemory::ProgramMemory(const Program& program, ProgramArenas arenas)
                 program.arena_bytes,
                 arenas_.device_bytes);
   TESSERA_CHECK((program.host_bytes == 0 || arenas_.host != nullptr) &&
-                    (program.file_bytes == 0 || arenas_.file != nullptr),
+                    (program.file_bytes == 0 ||
+                     (arenas_.file != nullptr && program.file_bytes <= arenas_.file->bytes())),
                 "program {} needs {} bytes of the host and {} of a file, and has not both",
                 program.name,
                 program.host_bytes,

@@ -97,15 +97,19 @@ std::vector<CheckpointTensor> model_tensors(const std::vector<ParameterInit>& pa
 
 std::vector<CheckpointTensor> saved_tensors(const Program& program,
                                             const std::vector<ParameterInit>& parameters,
-                                            const StatePart& part) {
+                                            const StatePart& part,
+                                            SavedFrom from) {
   std::vector<CheckpointTensor> tensors;
-  for_each_saved(program,
-                 parameters,
-                 part,
-                 part,
-                 [&](CheckpointTensor tensor, const Binding& /*state*/, std::int64_t /*first*/) {
-                   tensors.push_back(std::move(tensor));
-                 });
+  for_each_saved(
+      program,
+      parameters,
+      part,
+      part,
+      [&](CheckpointTensor tensor, const Binding& state, std::int64_t /*first*/) {
+        if (from == SavedFrom::kAll || program[state.tensor.buffer].space == Space::kDevice) {
+          tensors.push_back(std::move(tensor));
+        }
+      });
   return tensors;
 }
 

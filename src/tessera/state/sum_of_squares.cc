@@ -48,6 +48,7 @@ double sum_of_squares(Executor& executor) {
                     name(state.tensor.type.dtype));
       sum += sum_of<BFloat16>(bytes, [](BFloat16 value) { return to_float(value); });
     }
+    executor.to_file(state, bytes);  // out of the page cache
   }
   return sum;
 }

@@ -67,10 +67,13 @@ std::vector<CheckpointTensor> model_tensors(const std::vector<ParameterInit>& pa
                                             DType moments);
 
 // What this rank of a run with this program saves of parameters and optimizer state, as
-// state_tensors() below, without data.
+// state_tensors() below, without data: of all of it, or of what lies in the device's memory.
+enum class SavedFrom : std::uint8_t { kAll, kDevice };
+
 std::vector<CheckpointTensor> saved_tensors(const Program& program,
                                             const std::vector<ParameterInit>& parameters,
-                                            const StatePart& part = {});
+                                            const StatePart& part = {},
+                                            SavedFrom from = SavedFrom::kAll);
 
 // What this rank saves of parameters, buffers and optimizer state: of each its slice of all N,
 // whatever the degree at which it is kept, so that the ranks together save every element once.

@@ -79,13 +79,21 @@ TEST(FarBackend, TrainsAndSavesAsTheHostDoes) {
       .make_device = [](std::int64_t) { return std::make_unique<FarBackend>(1); }};
   const TrainResult near = train(config_of("near"), tiny_llama());
   EXPECT_EQ(train(config_of("far"), tiny_llama(), far).loss, near.loss);
-  for (std::int64_t step = 1; step <= 6; ++step) {
-    const CheckpointReader expected(checkpoint_directory(runs.run("near") / "checkpoints", step));
-    const CheckpointReader found(checkpoint_directory(runs.run("far") / "checkpoints", step));
-    ASSERT_EQ(found.tensors().size(), expected.tensors().size());
-    for (const ManifestTensor& tensor : expected.tensors()) {
-      EXPECT_EQ(found.read(tensor.name, tensor.role), expected.read(tensor.name, tensor.role))
-          << tensor.name << " after step " << step;
+  // States in the host's memory, which the device reads and writes.
+  RunConfig offloading = config_of("beside");
+  offloading.memory.offload_optimizer = offloading.memory.offload_parameters = Offload::kAll;
+  offloading.memory.offload_activations = Offload::kAll;
+  offloading.memory.offload_to = OffloadTo::kHost;
+  EXPECT_EQ(train(offloading, tiny_llama(), far).loss, near.loss);
+  for (const char* const run : {"far", "beside"}) {
+    for (std::int64_t step = 1; step <= 6; ++step) {
+      const CheckpointReader expected(checkpoint_directory(runs.run("near") / "checkpoints", step));
+      const CheckpointReader found(checkpoint_directory(runs.run(run) / "checkpoints", step));
+      ASSERT_EQ(found.tensors().size(), expected.tensors().size());
+      for (const ManifestTensor& tensor : expected.tensors()) {
+        EXPECT_EQ(found.read(tensor.name, tensor.role), expected.read(tensor.name, tensor.role))
+            << run << ": " << tensor.name << " after step " << step;
+      }
     }
   }
 }

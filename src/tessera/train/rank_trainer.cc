@@ -87,11 +87,10 @@ class RankSession {
     require_same(programs_.step);
     settle_products(backend_, control_, ProductChoices::kKnown);
     prepare_validation();
-    if (const std::string why = executor_.why_threads(); !why.empty() && control_.leads()) {
-      log_info(
-          format("io_uring: {} (containers often forbid it): threads read and write what is "
-                 "offloaded",
-                 why));
+    for (const std::string& note : executor_.file_notes()) {
+      if (control_.leads()) {
+        log_info(note);
+      }
     }
     state_.start();
     if (setup_.trace != nullptr) {

@@ -220,7 +220,8 @@ void TrainingLoop::save_owed() {
   if (!parts_.state.saves().has(step())) {
     // Beside the training where the plan has the copy that it takes.
     const PlannedRun& run = parts_.setup.run;
-    const bool has_copy = run.saves_in_background || run.target.is_device();
+    const bool has_copy = run.saves_in_background ||
+                          (run.target.is_device() && !run.plan.passes.has_states_elsewhere());
     parts_.state.save(!config_.checkpoint.async ? RunSaves::How::kNow
                       : has_copy                ? RunSaves::How::kBackground
                                                 : RunSaves::How::kWaiting);

@@ -41,6 +41,8 @@ struct Body {
 
   std::size_t size() const { return sites.size(); }
 
+  CodeKind kind() const { return pieces.front().front()->code.kind; }
+
   const Instruction& at(std::size_t i, std::size_t variant = 0) const {
     return pieces[sites[i].piece][variant]->instructions[sites[i].instruction];
   }
@@ -180,12 +182,28 @@ class Layers {
         site, [&](Instruction& instruction) { instruction.waits.push_back(event); });
   }
 
-  // What the first stream waits for next: the memory of what has ended is free only then.
+  // What the first stream waits for next of what has begun before: the memory of what has ended is
+  // free only then.
   static std::vector<EventId> waits_from(const Body& body, std::size_t site) {
+    const std::size_t own = own_site(body, site);
+    if (own == body.size()) {
+      return {};
+    }
+    std::vector<EventId> waits = body.waits[own];
+    for (std::size_t i = site; i < own; ++i) {
+      for (const EventId later : body.at(i).signals) {
+        std::erase(waits, later);
+      }
+    }
+    return waits;
+  }
+
+  // The first one from there on of the first stream; the body's size where there is none.
+  static std::size_t own_site(const Body& body, std::size_t site) {
     while (site < body.size() && body.at(site).stream != kOwn) {
       ++site;
     }
-    return site < body.size() ? body.waits[site] : std::vector<EventId>();
+    return site;
   }
 
   // Fetches what `from` holds to `memory` before the layer of the first of `uses`, which it is for.
@@ -224,11 +242,19 @@ class Layers {
     }
   }
 
-  // A buffer that another stream than the first uses last, which then makes `done` happen, lives to
-  // the end of the body, which waits for that.
-  void end_at_fence(BufferId id, std::size_t b, EventId done) {
-    fences_[b].instruction.waits.push_back(done);
-    fences_[b].ends.push_back(id);
+  // A buffer that another stream than the first uses last, at `use`, which then makes `done`
+  // happen, lives until the first stream waits for that: once the layer after has begun to end, or
+  // at the body's end.
+  void end_after(BufferId id, std::size_t b, std::size_t use, EventId done) {
+    const Body& body = bodies_[b];
+    const std::size_t end = own_site(body, body.begin_of(body.blocks[use] + 1 + kLayersAhead));
+    if (end < body.size()) {
+      wait_at(b, end, done);
+      program_.buffers[id.at()].end = place_of(b, end);
+    } else {
+      fences_[b].instruction.waits.push_back(done);
+      fences_[b].ends.push_back(id);
+    }
   }
 
   // Once for each stretch of layers that use it.
@@ -247,15 +273,25 @@ class Layers {
         replace(id, memory, b, uses);
         if (body.at(uses.back()).stream == kOwn) {
           program_.buffers[memory.at()].end = place_of(b, uses.back());
-        } else {
+        } else if (body.kind() == CodeKind::kWork) {
           const EventId done = new_event();
           body.for_each_variant(
               uses.back(), [&](Instruction& instruction) { instruction.signals.push_back(done); });
-          end_at_fence(memory, b, done);
+          end_after(memory, b, uses.back(), done);
+        } else {
+          // Gathers ahead of a call, for which nothing waits there: of few layers.
+          keep_always(memory);
         }
         first = end;
       }
     }
+  }
+
+  void keep_always(BufferId id) {
+    Buffer& buffer = program_.buffers[id.at()];
+    buffer.persistent = true;
+    buffer.category = Category::kWorkspace;  // it is no state
+    always_.insert(id);
   }
 
   bool is_of(std::size_t b, Action action) const {
@@ -275,7 +311,7 @@ class Layers {
     return all;
   }
 
-  // Whether forward makes all of it, backward uses it, and nothing else does.
+  // Whether forward makes all of it, one of its later actions uses it, and nothing else does.
   bool may_leave(BufferId id) const {
     const Buffer& buffer = program_[id];
     const auto& uses = uses_[id.at()];
@@ -283,8 +319,9 @@ class Layers {
     const Code& end = buffer.end.code;
     if (buffer.persistent || buffer.category != Category::kActivation ||
         buffer.bytes < options_.least_bytes || uses.size() != 2 ||
-        begin.action != Action::kForward || end.action != Action::kBackward ||
-        begin.chunk != end.chunk || begin.kind != CodeKind::kWork || end.kind != CodeKind::kWork) {
+        begin.action != Action::kForward || end.action == Action::kForward ||
+        !is_of_microbatches(end.action) || begin.chunk != end.chunk ||
+        begin.kind != CodeKind::kWork || end.kind != CodeKind::kWork) {
       return false;
     }
     bool is_made = false;
@@ -337,16 +374,7 @@ class Layers {
                                               .layer = body.at(last_use).layer,
                                               .signals = {done}},
                               .begins = {stored}});
-    std::size_t end = body.begin_of(body.blocks[last_use] + 1 + kLayersAhead);
-    while (end < body.size() && body.at(end).stream != kOwn) {
-      ++end;
-    }
-    if (end < body.size()) {
-      wait_at(b, end, done);
-      program_.buffers[id.at()].end = place_of(b, end);
-    } else {
-      end_at_fence(id, b, done);
-    }
+    end_after(id, b, last_use, done);
   }
 
   // Puts the insertions in, and moves the places of lives.
@@ -393,7 +421,9 @@ class Layers {
     move_lives(body, moved);
     for (const auto& [insertion, place] : places) {
       for (const BufferId id : insertion->begins) {
-        program_.buffers[id.at()].begin = place;
+        if (!always_.contains(id)) {
+          program_.buffers[id.at()].begin = place;
+        }
       }
       for (const BufferId id : insertion->ends) {
         program_.buffers[id.at()].end = place;
@@ -422,6 +452,7 @@ class Layers {
   std::vector<std::map<std::size_t, Sites>> uses_;  // by buffer and body
   std::vector<std::vector<Insertion>> insertions_;  // by body
   std::vector<Insertion> fences_;                   // by body, of those that have one
+  std::set<BufferId> always_;
   std::size_t next_event_ = 0;
 };
 

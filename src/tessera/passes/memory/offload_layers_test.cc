@@ -10,6 +10,7 @@
 #include <gtest/gtest.h>
 
 #include "tessera/passes/memory/test_offloaded.h"
+#include "tessera/program/lives.h"
 #include "tessera/program/space_traffic.h"
 
 namespace tessera {
@@ -38,6 +39,33 @@ TEST(OffloadLayers, HoldsParametersOfTwoLayers) {
   EXPECT_EQ(many.file_bytes, 2 * few.file_bytes - kEmbeddings);
 }
 
+// Slices of data ranks, which gathers on another stream read: in forward as many at a time, too.
+TEST(OffloadLayers, HoldsSlicesOfFewLayers) {
+  const auto step = [](std::int64_t layers) {
+    CompileOptions options;
+    options.offload = kParameters;
+    options.overlap = true;
+    options.update.state.axes = {{"data", 2}};
+    options.update.state.param = options.update.state.secondary = 1;
+    options.update.state.grad = options.update.state.optimizer = 1;
+    return offloaded_step(options, layers);
+  };
+  const auto fetched_at_once = [](const Program& program) {
+    std::int64_t most = 0;
+    std::int64_t now = 0;
+    for_each_life_event(program, [&](const LifeEvent& event) {
+      const Buffer& buffer = program[event.of.buffer];
+      if (buffer.name.starts_with("fetched ")) {
+        now += event.is_end ? -buffer.bytes : buffer.bytes;
+        most = std::max(most, now);
+      }
+    });
+    return most;
+  };
+  EXPECT_GT(fetched_at_once(step(8)), 0);
+  EXPECT_EQ(fetched_at_once(step(8)), fetched_at_once(step(16)));
+}
+
 // Each is fetched for forward and for backward, and stored and fetched once by the update.
 TEST(OffloadLayers, FetchesParametersForEachPass) {
   const Program program = offloaded_step(kParameters);
@@ -64,7 +92,7 @@ TEST(OffloadLayers, FetchesParametersForEachPass) {
 }
 
 TEST(OffloadLayers, ActivationsLeaveTheDevice) {
-  const Program here = offloaded_step({}, 8);
+  const Program here = offloaded_step(OffloadOptions(), 8);
   const Program there = offloaded_step(kActivations, 8);
   EXPECT_LT(peak_bytes(there, Category::kActivation), peak_bytes(here, Category::kActivation) / 2);
   const SpaceTraffic traffic = space_traffic(there, Space::kFile);

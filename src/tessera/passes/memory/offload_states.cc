@@ -139,9 +139,30 @@ class Offloading {
     return operands;
   }
 
+  // An instruction whose tensors have no gaps, on as many elements in a row: its dims say nothing.
+  static void flatten(Instruction& instruction) {
+    const auto is_plain = [](const TensorRef& tensor) {
+      return tensor.type.num_dims() == 0 || view_of(tensor).is_contiguous();
+    };
+    if (!std::ranges::all_of(instruction.operands, is_plain)) {
+      return;
+    }
+    for (auto* tensors : {&instruction.operands, &instruction.results}) {
+      for (TensorRef& tensor : *tensors) {
+        if (tensor.type.num_dims() > 1) {
+          tensor.type.dims = {{.name = "elements", .bound = tensor.type.num_elements()}};
+          tensor.strides = {1};
+        }
+      }
+    }
+  }
+
   // Rows so that each piece of what moves begins with a page.
   void cut() {
     for (std::size_t i = 0; i < old_.size(); ++i) {
+      if (!moved(old_[i]).empty()) {
+        flatten(old_[i]);
+      }
       std::int64_t unit = 1;
       std::int64_t row_bytes = 0;  // of the widest
       for (const std::size_t operand : moved(old_[i])) {

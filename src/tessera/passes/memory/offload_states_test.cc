@@ -66,7 +66,7 @@ TEST(OffloadStates, MovesEachStateOnceInPieces) {
 }
 
 TEST(OffloadStates, SparesTheirMemory) {
-  const Program here = offloaded_step({});
+  const Program here = offloaded_step(OffloadOptions());
   const Program there = with_moments_in(Space::kHost);
   EXPECT_FALSE(here.has_other_spaces());
   EXPECT_LT(there.arena_bytes, here.arena_bytes - there.host_bytes / 10 * 9);

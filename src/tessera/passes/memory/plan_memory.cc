@@ -276,6 +276,9 @@ bool fit(const std::vector<Item>& items,
          const Instants& instants,
          std::int64_t base,
          std::int64_t limit) {
+  // Where all begin with pages, they are to do so wherever they come.
+  const std::int64_t unit =
+      slack(*items.front().buffer) > 0 ? kArenaAlignment : items.front().buffer->alignment();
   std::vector<Occupant> occupants;
   std::vector<const Item*> placed;
   for (const Item& item : items) {
@@ -286,9 +289,8 @@ bool fit(const std::vector<Item>& items,
     }
   }
   const std::int64_t looks = std::max<std::int64_t>(std::ssize(occupants), 1);
-  const bool fits = fit_below(occupants,
-                              limit / kArenaAlignment * kArenaAlignment,
-                              std::min(kMostMoves, kMostLooks / looks));
+  const bool fits =
+      fit_below(occupants, limit / unit * unit, std::min(kMostMoves, kMostLooks / looks));
   for (std::size_t i = 0; fits && i < placed.size(); ++i) {
     placed[i]->offset() = base + occupants[i].offset;
   }

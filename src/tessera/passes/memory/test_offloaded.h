@@ -17,9 +17,7 @@ namespace tessera {
 // For tests of what lies in other spaces.
 
 // A step of a model whose tensors have several pages.
-inline Program offloaded_step(const OffloadOptions& offload, std::int64_t layers = 3) {
-  CompileOptions options;
-  options.offload = offload;
+inline Program offloaded_step(const CompileOptions& options, std::int64_t layers) {
   return compile_training(
       training_graph(
           describe_llama(
@@ -28,6 +26,12 @@ inline Program offloaded_step(const OffloadOptions& offload, std::int64_t layers
           32,
           DType::kF32),
       options);
+}
+
+inline Program offloaded_step(const OffloadOptions& offload, std::int64_t layers = 3) {
+  CompileOptions options;
+  options.offload = offload;
+  return offloaded_step(options, layers);
 }
 
 template <class Attrs>
