@@ -235,7 +235,7 @@ void FileQueue::run_on_threads(std::vector<Piece>& pieces, bool writes) {
   }
 }
 
-void FileQueue::work(std::stop_token stop) {
+void FileQueue::work(const std::stop_token& stop) {
   std::unique_lock lock(mutex_);
   while (changed_.wait(lock, stop, [&] { return next_ < pieces_.size(); })) {
     move_pieces(lock);

@@ -61,7 +61,7 @@ class FileQueue {
   void run(std::span<const FileStretch> stretches, bool writes);
   void run_on_ring(std::vector<Piece>& pieces, bool writes);
   void run_on_threads(std::vector<Piece>& pieces, bool writes);
-  void work(std::stop_token stop);
+  void work(const std::stop_token& stop);
   void move_pieces(std::unique_lock<std::mutex>& lock);
   void move(Piece piece, bool writes) const;
   void advance(Piece& piece, std::int64_t result, bool writes) const;

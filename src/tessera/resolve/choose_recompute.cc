@@ -425,7 +425,6 @@ class RunSearch {
     }
   }
 
-  // What of the host's memory counts: beside the arena of a CPU.
   std::int64_t host_bytes(const Program& step) const {
     return run_.target.is_device() ? 0 : step.host_bytes;
   }

@@ -377,9 +377,15 @@ class Layers {
     end_after(id, b, last_use, done);
   }
 
+  // What is written of a body: where its instructions and the insertions come.
+  struct Written {
+    std::vector<std::vector<std::int32_t>> moved;                // by piece, old places to new ones
+    std::vector<std::pair<const Insertion*, Place>> insertions;  // in order
+  };
+
   // Puts the insertions in, and moves the places of lives.
   void write(std::size_t b) {
-    Body& body = bodies_[b];
+    const Body& body = bodies_[b];
     std::vector<Insertion>& insertions = insertions_[b];
     if (Insertion& fence = fences_[b]; !fence.ends.empty()) {
       fence.site = body.size();
@@ -390,36 +396,14 @@ class Layers {
       return;
     }
     std::ranges::stable_sort(insertions, {}, &Insertion::site);
-    std::vector<std::vector<std::int32_t>> moved(body.pieces.size());  // by piece, old to new
-    std::vector<std::pair<const Insertion*, Place>> places;
-    auto next = insertions.begin();
-    for (std::size_t piece = 0, site = 0; piece < body.pieces.size(); ++piece) {
-      std::vector<std::vector<Instruction>> written(body.pieces[piece].size());
-      const bool is_last = piece + 1 == body.pieces.size();
-      const std::size_t size = body.pieces[piece].front()->instructions.size();
-      for (std::size_t i = 0; i < size + (is_last ? 1 : 0); ++i, ++site) {
-        for (; next != insertions.end() && next->site == site; ++next) {
-          places.emplace_back(&*next,
-                              Place{.code = body.pieces[piece].front()->code,
-                                    .instruction = static_cast<std::int32_t>(written[0].size())});
-          for (std::vector<Instruction>& variant : written) {
-            variant.push_back(next->instruction);
-          }
-        }
-        if (i == size) {
-          break;
-        }
-        moved[piece].push_back(static_cast<std::int32_t>(written[0].size()));
-        for (std::size_t v = 0; v < written.size(); ++v) {
-          written[v].push_back(body.pieces[piece][v]->instructions[i]);
-        }
-      }
-      for (std::size_t v = 0; v < written.size(); ++v) {
-        body.pieces[piece][v]->instructions = std::move(written[v]);
-      }
+    Written written;
+    std::span<const Insertion> left = insertions;
+    std::size_t site = 0;
+    for (std::size_t piece = 0; piece < body.pieces.size(); ++piece) {
+      site = write_piece(body, piece, site, left, written);
     }
-    move_lives(body, moved);
-    for (const auto& [insertion, place] : places) {
+    move_lives(body, written.moved);
+    for (const auto& [insertion, place] : written.insertions) {
       for (const BufferId id : insertion->begins) {
         if (!always_.contains(id)) {
           program_.buffers[id.at()].begin = place;
@@ -429,6 +413,43 @@ class Layers {
         program_.buffers[id.at()].end = place;
       }
     }
+  }
+
+  // With those of the insertions `left` that come before its sites and, in the last piece, at the
+  // body's end. Returns the first site of the next.
+  static std::size_t write_piece(const Body& body,
+                                 std::size_t piece,
+                                 std::size_t site,
+                                 std::span<const Insertion>& left,
+                                 Written& written) {
+    const std::vector<Segment*>& variants = body.pieces[piece];
+    std::vector<std::vector<Instruction>> all(variants.size());
+    const auto place = [&] { return static_cast<std::int32_t>(all.front().size()); };
+    const auto insert_before = [&](std::size_t at) {
+      for (; !left.empty() && left.front().site == at; left = left.subspan(1)) {
+        written.insertions.emplace_back(
+            &left.front(), Place{.code = variants.front()->code, .instruction = place()});
+        for (std::vector<Instruction>& variant : all) {
+          variant.push_back(left.front().instruction);
+        }
+      }
+    };
+    std::vector<std::int32_t>& moved = written.moved.emplace_back();
+    const std::size_t size = variants.front()->instructions.size();
+    for (std::size_t i = 0; i < size; ++i) {
+      insert_before(site + i);
+      moved.push_back(place());
+      for (std::size_t v = 0; v < variants.size(); ++v) {
+        all[v].push_back(std::move(variants[v]->instructions[i]));
+      }
+    }
+    if (piece + 1 == body.pieces.size()) {
+      insert_before(site + size);
+    }
+    for (std::size_t v = 0; v < variants.size(); ++v) {
+      variants[v]->instructions = std::move(all[v]);
+    }
+    return site + size;
   }
 
   void move_lives(const Body& body, const std::vector<std::vector<std::int32_t>>& moved) {

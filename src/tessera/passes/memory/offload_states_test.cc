@@ -18,8 +18,8 @@ namespace {
 
 constexpr std::int64_t kPiece = 8192;
 
-// 32 rows of 160 elements: fewer would not end with a page.
-constexpr std::int64_t kMost = 32 * 160 * 4;
+// 32 rows of 160 elements of 4 bytes: fewer would not end with a page.
+constexpr std::int64_t kMost = 20'480;
 
 Program with_moments_in(Space space) {
   return offloaded_step({.optimizer = space, .piece_bytes = kPiece});
