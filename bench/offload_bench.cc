@@ -174,16 +174,16 @@ class Bench {
              view(memory.bytes().data() + static_cast<std::int64_t>(part) * kPiece, count));
       }
     };
-    const auto write = [&] {
-      each(traffic.stored, 1, [&](const View& file, const View& here) {
+    const auto write = [&](std::int64_t bytes) {
+      each(bytes, 1, [&](const View& file, const View& here) {
         writes.store({&here, 1}, {&file, 1});
       });
     };
-    write();  // the file's blocks are written for the first time
+    write(std::max(traffic.fetched, traffic.stored));  // blocks that are not written are not read
     std::vector<double> seconds;
     for (int i = 0; i < options_.steps; ++i) {
       const auto start = std::chrono::steady_clock::now();
-      std::jthread writer(write);
+      std::jthread writer([&] { write(traffic.stored); });
       each(traffic.fetched, 0, [&](const View& file, const View& here) {
         reads.fetch({&file, 1}, {&here, 1});
       });
