@@ -135,7 +135,8 @@ void FileArena::to_device(std::int64_t offset, std::int64_t bytes) {
                   text(),
                   std::strerror(errno));
   ::madvise(data_ + begin, size, MADV_DONTNEED);
-  ::posix_fadvise(file_.get(), begin, static_cast<off_t>(size), POSIX_FADV_DONTNEED);
+  // Of all of it: what the system could not let go of before, it may now.
+  ::posix_fadvise(file_.get(), 0, 0, POSIX_FADV_DONTNEED);
 }
 
 FileArena::Queue::Queue(FileArena& arena, std::span<const std::span<std::byte>> memory)
