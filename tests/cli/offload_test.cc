@@ -244,6 +244,15 @@ TEST_F(OffloadTest, WaitsForSlowDisksAndSaysWhatFailed) {
                     HasSubstr(": store")));
 }
 
+// Parameters that the update gathers stay where they are gathered to.
+TEST_F(OffloadTest, SaysWhatHasNoEffect) {
+  const Overrides gathered = {"--parallel.ranks=2", "--state.preset=zero1", "--train.microbatch=1"};
+  const std::string said = "memory.offload_parameters has no effect in this run";
+  EXPECT_THAT(train("zero1", kModel + gathered + kParameters).err, HasSubstr(said));
+  EXPECT_THAT(train("fsdp", kModel + gathered + kParameters + Overrides{"--state.preset=fsdp"}).err,
+              Not(HasSubstr(said)));
+}
+
 TEST_F(OffloadTest, RefusesWhatMakesNoSense) {
   const auto refused = [&](const Overrides& overrides) {
     const Outcome outcome = train("refused", kModel + overrides);

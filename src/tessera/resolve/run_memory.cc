@@ -321,6 +321,34 @@ RunMemory run_memory(const PlannedRun& run, const RunPrograms& programs, bool on
   return most;
 }
 
+std::vector<std::string> idle_offloads(const RunPrograms& programs, const Plan& plan) {
+  struct Offloaded {
+    std::string_view key;
+    Space space;
+    Category category;
+  };
+
+  std::vector<std::string> lines;
+  for (const auto& [key, space, category] :
+       {Offloaded{"optimizer", plan.passes.optimizer, Category::kOptimizer},
+        Offloaded{"parameters", plan.passes.parameters, Category::kParameter},
+        Offloaded{"activations", plan.passes.activations, Category::kActivation}}) {
+    const auto lies_there = [&](const Buffer& buffer) {
+      return buffer.space == space && buffer.category == category;
+    };
+    const bool is_idle = std::ranges::none_of(programs, [&](const Programs& own) {
+      return std::ranges::any_of(own.step.buffers, lies_there);
+    });
+    if (space != Space::kDevice && is_idle) {
+      lines.push_back(
+          format("memory.offload_{} has no effect in this run: what there is of them is "
+                 "smaller than a page, or gathered by the update",
+                 key));
+    }
+  }
+  return lines;
+}
+
 std::string memory_table(const RunMemory& memory) {
   std::string text;
   const auto row = [&](std::string_view name, std::int64_t bytes, const std::string& note) {

@@ -47,6 +47,9 @@ struct RunMemory {
 RunMemory run_memory(const PlannedRun& run, const RunPrograms& programs, bool on_device);
 RunMemory run_memory(const PlannedRun& run, const RunPrograms& programs);
 
+// A line for each key of what is offloaded without effect: where all of it has to stay.
+std::vector<std::string> idle_offloads(const RunPrograms& programs, const Plan& plan);
+
 // As lines of text.
 std::string memory_table(const RunMemory& memory);
 

@@ -161,6 +161,9 @@ void say_what_runs(const RunSetup& setup) {
                       format_bytes(space.traffic.stored)));
     }
   };
+  for (const std::string& line : idle_offloads(setup.programs, setup.run.plan)) {
+    log_warning(line);
+  }
   say_offloaded(memory.host, "to the host's memory");
   say_offloaded(memory.file, format("to a file in {}", setup.run.offload_dir.string()));
   for (const std::string& note : setup.run.notes) {
