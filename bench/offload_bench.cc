@@ -29,8 +29,6 @@
 #include "tessera/backend/cpu/cpu_backend.h"
 #include "tessera/base/direct_file.h"
 #include "tessera/base/elapsed.h"
-#include "tessera/base/error.h"
-#include "tessera/base/format.h"
 #include "tessera/base/machine.h"
 #include "tessera/base/median.h"
 #include "tessera/models/llama/llama.h"

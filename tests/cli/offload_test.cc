@@ -5,16 +5,17 @@
 #include <filesystem>
 #include <fstream>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
-#include <linux/magic.h>
 #include <nlohmann/json.hpp>
-#include <sys/vfs.h>
+#include <sys/resource.h>
 
 #include "tessera/base/file.h"
 #include "tessera/base/format.h"
+#include "tessera/runtime/test_disk.h"
 #include "tests/cli/process.h"
 #include "tests/cli/training_test.h"
 
@@ -47,8 +48,7 @@ class OffloadTest : public TrainingTest {
  protected:
   // Files of a directory that is in memory are refused.
   void SetUp() override {
-    struct statfs info{};
-    if (::statfs(fs::temp_directory_path().c_str(), &info) == 0 && info.f_type == TMPFS_MAGIC) {
+    if (is_temp_in_memory()) {
       GTEST_SKIP() << fs::temp_directory_path() << " is in memory: TMPDIR may name a disk";
     }
   }
@@ -123,6 +123,33 @@ TEST_F(OffloadTest, TakesWhatItSays) {
   EXPECT_THAT(text.out,
               testing::ContainsRegex("\n  file +[0-9.]+ KiB  \\([0-9,]+ bytes; a step "
                                      "fetches [0-9.]+ KiB and stores [0-9.]+ KiB\\)\n"));
+}
+
+// As the system counts what processes read from disks and write to them.
+TEST_F(OffloadTest, MovesWhatItSays) {
+  const Overrides model = {"--model.dim=128", "--model.ffn=256"};
+  const auto moved = [&](int steps) {
+    rusage before{};
+    rusage after{};
+    ::getrusage(RUSAGE_CHILDREN, &before);
+    const std::string run = format("steps-{}", steps);
+    EXPECT_EQ(train(run, kModel + model + kAll + Overrides{format("--train.steps={}", steps)}).code,
+              0);
+    ::getrusage(RUSAGE_CHILDREN, &after);
+    return std::pair(after.ru_inblock - before.ru_inblock, after.ru_oublock - before.ru_oublock);
+  };
+  const json file = explained(model + kAll).at("file");
+  moved(2);  // after which the program itself is in memory
+  const auto [read, written] = moved(4);
+  const auto [more_read, more_written] = moved(24);
+  constexpr double kStepsMore = 20;
+  constexpr double kBlock = 512;
+  const auto planned = [&](const char* key) { return file.at(key).get<double>(); };
+  const auto a_step = [&](std::int64_t blocks) {
+    return static_cast<double>(blocks) * kBlock / kStepsMore;
+  };
+  EXPECT_NEAR(a_step(more_read - read) / planned("fetched_per_step"), 1.0, 0.01);
+  EXPECT_NEAR(a_step(more_written - written) / planned("stored_per_step"), 1.0, 0.01);
 }
 
 // A run that does not fit is told the least that it would have to offload.
@@ -251,6 +278,10 @@ TEST_F(OffloadTest, SaysWhatHasNoEffect) {
   EXPECT_THAT(train("zero1", kModel + gathered + kParameters).err, HasSubstr(said));
   EXPECT_THAT(train("fsdp", kModel + gathered + kParameters + Overrides{"--state.preset=fsdp"}).err,
               Not(HasSubstr(said)));
+  const Outcome small =
+      tessera(Overrides{"explain", "run.toml", "--data.sequence_length=2", "--train.microbatch=1"} +
+              kActivations);
+  EXPECT_THAT(small.out, HasSubstr("memory.offload_activations has no effect in this run"));
 }
 
 TEST_F(OffloadTest, RefusesWhatMakesNoSense) {

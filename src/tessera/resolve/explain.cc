@@ -201,12 +201,17 @@ std::string memory_text(const Explanation& facts) {
       facts.recompute
           ? format("  {}\n", to_string(*facts.recompute, facts.run.plan.passes.recompute))
           : "";
-  return format("\nmemory {}at its peak, by category\n{}{}{}{}",
+  std::string idle;
+  for (const std::string& line : idle_offloads(facts.programs, facts.run.plan)) {
+    idle += format("  {}\n", line);
+  }
+  return format("\nmemory {}at its peak, by category\n{}{}{}{}{}",
                 several     ? format("of a rank of pipeline rank {} ", facts.memory.pipeline_rank)
                 : ranks > 1 ? format("of each of ranks 0 to {} ", ranks - 1)
                             : "",
                 memory_table(facts.memory),
                 fit_text(facts),
+                idle,
                 wear_text(facts),
                 recompute);
 }

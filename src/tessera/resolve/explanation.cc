@@ -329,9 +329,6 @@ Explanation explain(RunConfig config,
   facts.notes = resolved.notes;
   facts.notes.insert(facts.notes.end(), facts.run.notes.begin(), facts.run.notes.end());
   facts.programs = compile_plan(facts.config, facts.run);
-  for (std::string& line : idle_offloads(facts.programs, facts.run.plan)) {
-    facts.notes.push_back(std::move(line));
-  }
   facts.parameters = parameter_inits(step_graph(facts.run.plan));
   facts.counts = count_parameters(facts.parameters);
   PlannedMemory planned = planned_memory(facts.config, facts.run, facts.programs);

@@ -54,11 +54,9 @@ Space space(const RunConfig& config, Offload offload) {
 }
 
 // A copy would take the memory that states elsewhere were to spare.
-bool saves_in_background(const RunConfig& config) {
-  const bool has_states_elsewhere = config.memory.offload_optimizer != Offload::kOff ||
-                                    config.memory.offload_parameters != Offload::kOff;
+bool saves_in_background(const RunConfig& config, const Plan& plan) {
   return config.checkpoint.async && config.checkpoint.every > 0 &&
-         config.checkpoint.every <= config.train.steps && !has_states_elsewhere;
+         config.checkpoint.every <= config.train.steps && !plan.passes.has_states_elsewhere();
 }
 
 // Whether attention sees the tokens of a sequence one after the other.
@@ -110,8 +108,9 @@ PlannedRun plan_run(const RunConfig& config, const ModelDescription& model, cons
       .plan = make_plan(config, model),
       .target = target,
       .offload_dir = config.memory.offload_dir.empty() ? config.run.dir : config.memory.offload_dir,
-      .saves_in_background = saves_in_background(config),
+
       .chooses_recompute = config.memory.recompute == Recompute::kAuto};
+  run.saves_in_background = saves_in_background(config, run.plan);
   if (run.chooses_recompute && !config.memory.chosen.empty()) {
     with_context([&] { return placed(config, "memory.chosen"); },
                  [&] { run.chosen_before = parse_recompute_choice(config.memory.chosen); });

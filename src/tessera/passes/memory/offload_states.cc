@@ -5,12 +5,10 @@
 #include <cstddef>
 #include <map>
 #include <numeric>
-#include <optional>
 #include <set>
 #include <utility>
 #include <vector>
 
-#include "tessera/base/error.h"
 #include "tessera/base/format.h"
 #include "tessera/ops/all_ops.h"
 #include "tessera/passes/memory/io_streams.h"
@@ -52,7 +50,7 @@ TensorRef rows_of(TensorRef tensor, std::size_t dim, const Rows& rows) {
 class Offloading {
  public:
   Offloading(Program program, const OffloadOptions& options)
-      : program_(std::move(program)), options_(options) {}
+      : program_(std::move(program)), options_(options), next_event_(first_free_event(program_)) {}
 
   Program run() {
     const auto update = std::ranges::find_if(program_.segments, [](const Segment& segment) {
@@ -70,12 +68,6 @@ class Offloading {
     cut();
     fetch_stream_ = io_stream(program_, kFetchStream);
     store_stream_ = io_stream(program_, kStoreStream);
-    next_event_ = first_free_event(program_);
-    for (const Instruction& instruction : old_) {
-      for (const EventId event : instruction.signals) {
-        next_event_ = std::max(next_event_, event.at() + 1);
-      }
-    }
     make_memory();
     write();
     set_lives(update->code);
@@ -347,7 +339,7 @@ class Offloading {
   std::vector<EventId> stored_;
   StreamId fetch_stream_;
   StreamId store_stream_;
-  std::size_t next_event_ = 0;
+  std::size_t next_event_;
 };
 
 }  // namespace
