@@ -245,9 +245,6 @@ struct Program {
   // Where the arena of a space begins if all stand in one line, so that no two share a place.
   std::int64_t begin_of(Space space) const;
 
-  // Whether anything lies in another space than the device's.
-  bool has_other_spaces() const { return host_bytes > 0 || file_bytes > 0; }
-
   // Of all its slots. Errors: kOutOfMemory where it has more than 63 bits.
   std::int64_t total_bytes(const Buffer& buffer) const;
 
