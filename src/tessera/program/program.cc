@@ -129,16 +129,13 @@ std::int64_t Program::bytes_in(Space space) const {
 }
 
 std::int64_t Program::begin_of(Space space) const {
-  const auto after = [](std::int64_t bytes) {
-    return (bytes + kPageBytes - 1) / kPageBytes * kPageBytes;
-  };
   switch (space) {
     case Space::kDevice:
       return 0;
     case Space::kHost:
-      return after(arena_bytes);
+      return align_up(arena_bytes, kPageBytes);
     case Space::kFile:
-      return after(after(arena_bytes) + host_bytes);
+      return align_up(begin_of(Space::kHost) + host_bytes, kPageBytes);
   }
   return 0;
 }

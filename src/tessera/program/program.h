@@ -122,6 +122,11 @@ inline constexpr std::int64_t kArenaAlignment = 256;
 // Of a buffer that begins and ends with pages: what a disk reads and writes past the page cache.
 inline constexpr std::int64_t kPageBytes = 4096;
 
+// The first multiple of `alignment` from `offset` on.
+constexpr std::int64_t align_up(std::int64_t offset, std::int64_t alignment) {
+  return (offset + alignment - 1) / alignment * alignment;
+}
+
 // A stretch of an arena, or one for each slot of its pool. Whenever a call does the work of
 // `begin`, that of its slot begins to live, and lives until a call with that slot has come to
 // `end`, both included. A persistent buffer lives always, and has neither.

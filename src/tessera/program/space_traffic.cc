@@ -13,8 +13,7 @@ std::int64_t bytes_of(const Program& program, const std::vector<TensorRef>& tens
   std::int64_t bytes = 0;
   for (const TensorRef& tensor : tensors) {
     const Buffer& buffer = program[tensor.buffer];
-    const std::int64_t unit = buffer.alignment();
-    bytes += buffer.space == space ? (tensor.type.num_bytes() + unit - 1) / unit * unit : 0;
+    bytes += buffer.space == space ? align_up(tensor.type.num_bytes(), buffer.alignment()) : 0;
   }
   return bytes;
 }

@@ -180,11 +180,6 @@ class Occupancy {
   std::vector<Stretches::Gaps> gaps_;  // of lowest_free(), kept for its memory
 };
 
-// The first multiple of `alignment` from `offset` on.
-std::int64_t aligned(std::int64_t offset, std::int64_t alignment) {
-  return (offset + alignment - 1) / alignment * alignment;
-}
-
 // The end of what lives always in the space and has its place.
 std::int64_t end_of_placed(const Program& program, Space space) {
   std::int64_t end = 0;
@@ -208,7 +203,7 @@ std::int64_t place_persistent(Program& program, Space space, std::int64_t base) 
         continue;
       }
       for (std::int32_t slot = 0; slot < program.num_slots(buffer.pool); ++slot) {
-        base = aligned(base, buffer.alignment());
+        base = align_up(base, buffer.alignment());
         buffer.offsets.push_back(base);
         base = end_of(base, buffer);
       }
@@ -329,7 +324,7 @@ Program plan_memory(Program program) {
     tighten(items, instants, base);
     program.bytes_in(space) = end_of_items(items, base);
     for (const Item& item : items) {
-      item.offset() = aligned(item.offset(), item.buffer->alignment());
+      item.offset() = align_up(item.offset(), item.buffer->alignment());
     }
   }
   return program;
