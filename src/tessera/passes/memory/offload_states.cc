@@ -89,11 +89,6 @@ class Offloading {
   // Those of which the update reads and writes nothing but pieces that begin with pages, and which
   // no other code writes; what it does not touch, as frozen parameters, has none.
   void choose_buffers() {
-    const auto exclude = [&](const std::vector<TensorRef>& tensors) {
-      for (const TensorRef& tensor : tensors) {
-        excluded_.insert(tensor.buffer);
-      }
-    };
     for (const Instruction& instruction : old_) {
       const bool is_adamw = instruction.op->get_if<AdamwAttrs>() != nullptr;
       for (const auto* tensors : {&instruction.operands, &instruction.results}) {
@@ -106,7 +101,9 @@ class Offloading {
     }
     for (const Segment& segment : program_.segments) {
       for (const Instruction& instruction : segment.instructions) {
-        exclude(instruction.results);
+        for (const TensorRef& result : instruction.results) {
+          excluded_.insert(result.buffer);
+        }
       }
     }
     for (std::size_t i = 0; i < program_.buffers.size(); ++i) {
