@@ -86,9 +86,8 @@ class Offloading {
                                                      : Space::kDevice;
   }
 
-  // Those of which the update reads and writes nothing but pieces that begin with pages, and which
-  // no other code writes; what it does not touch, as frozen parameters, has none.
-  void choose_buffers() {
+  // Buffers of which the update reads or writes more than pieces that begin with pages.
+  void exclude_what_the_update_uses_whole() {
     for (const Instruction& instruction : old_) {
       const bool is_adamw = instruction.op->get_if<AdamwAttrs>() != nullptr;
       for (const auto* tensors : {&instruction.operands, &instruction.results}) {
@@ -99,6 +98,9 @@ class Offloading {
         }
       }
     }
+  }
+
+  void exclude_what_other_codes_write() {
     for (const Segment& segment : program_.segments) {
       for (const Instruction& instruction : segment.instructions) {
         for (const TensorRef& result : instruction.results) {
@@ -106,6 +108,12 @@ class Offloading {
         }
       }
     }
+  }
+
+  // What the update does not touch, as frozen parameters, is chosen too: it needs no pieces.
+  void choose_buffers() {
+    exclude_what_the_update_uses_whole();
+    exclude_what_other_codes_write();
     for (std::size_t i = 0; i < program_.buffers.size(); ++i) {
       Buffer& buffer = program_.buffers[i];
       const Space space = space_of(buffer);
