@@ -26,15 +26,28 @@
 #include "tessera/base/format.h"
 #include "tessera/base/median.h"
 #include "tessera/base/units.h"
+#include "tessera/resolve/choose_memory.h"
+#include "tessera/resolve/choose_states.h"
 #include "tessera/resolve/recompute_rules.h"
 #include "tessera/resolve/test_recompute.h"
 
 namespace tessera {
 namespace {
 
-void choices_of_small_layers(std::int64_t layers, std::int64_t ways, std::int64_t limits) {
-  const PlannedRun run = small_run({format("--model.layers={}", layers), "--train.microbatch=2"});
-  const std::vector<RecomputeOutcome> all = all_outcomes(run, static_cast<std::size_t>(ways));
+// `store_seconds`: of a byte that is stored and fetched, beside which layers compute; none: nothing
+// is stored.
+void choices_of_small_layers(std::int64_t layers,
+                             std::int64_t ways,
+                             std::int64_t limits,
+                             std::optional<double> store_seconds) {
+  std::vector<std::string> keys = {format("--model.layers={}", layers), "--train.microbatch=2"};
+  if (store_seconds) {
+    keys.emplace_back("--memory.offload_activations=auto");
+  }
+  const MoveRates rates = {.disk = 2.0 * kUnhiddenPart / store_seconds.value_or(1.0)};
+  const PlannedRun run = small_run(keys);
+  const std::vector<RecomputeOutcome> all =
+      all_outcomes(run, static_cast<std::size_t>(ways), store_seconds);
   const auto [least, most] = std::ranges::minmax(all, {}, &RecomputeOutcome::bytes);
   std::mt19937_64 random(11);
   double worst = 0.0;
@@ -48,29 +61,30 @@ void choices_of_small_layers(std::int64_t layers, std::int64_t ways, std::int64_
     PlannedRun fitted = run;
     RunPrograms programs = compile_run(run.plan, run.target);
     const auto start = std::chrono::steady_clock::now();
-    const std::optional<ChosenRecompute> found =
-        fit_recompute(fitted, programs, {}, {.limit = limit});
+    const std::optional<ChosenMemory> found =
+        fit_memory(fitted, programs, {}, {.limit = limit, .rates = rates});
     seconds.push_back(seconds_since(start));
     const double best = best_within(all, limit);
-    const double over = (1.0 + (found ? found->repeated : 0.0)) / (1.0 + best) - 1.0;
+    const double over = (1.0 + (found ? found->added() : 0.0)) / (1.0 + best) - 1.0;
     worst = std::max(worst, over);
     num_missed += over > 0.02 ? 1 : 0;
     num_over += run_memory(fitted, programs).total() > limit ? 1 : 0;
     if (over > 0.02) {
-      std::printf("  %ld of %ld bytes: repeats %.4f, best %.4f: %s\n",
+      std::printf("  %ld of %ld bytes: adds %.4f, best %.4f: %s\n",
                   static_cast<long>(limit - least.bytes),
                   static_cast<long>(most.bytes - least.bytes),
-                  found ? found->repeated : 0.0,
+                  found ? found->added() : 0.0,
                   best,
                   to_string(fitted.plan.passes.recompute).c_str());
     }
   }
   std::printf(
-      "%ld layers, %zu combinations, %ld limits: step over the best of all, at most %.2f %%   "
+      "%ld layers, %zu combinations%s, %ld limits: step over the best of all, at most %.2f %%   "
       "target 2; more than that %ld; over the limit %ld   target 0; median to choose %.1f ms   "
       "target 50\n",
       static_cast<long>(layers),
       all.size(),
+      store_seconds ? " that store, too" : "",
       static_cast<long>(limits),
       100.0 * worst,
       static_cast<long>(num_missed),
@@ -78,10 +92,14 @@ void choices_of_small_layers(std::int64_t layers, std::int64_t ways, std::int64_
       1e3 * median(seconds));
 }
 
-void time_of_choosing() {
+// `keys`: of the run file, beside memory.recompute = "auto".
+void time_of_choosing(const std::string& name, const std::vector<std::string>& keys) {
   RunConfig config = load_run_config(TESSERA_SOURCE_DIR "/configs/recipes/llama3-8b.toml");
   for (const std::string_view text : {"--parallel.ranks=64", "--memory.recompute=auto"}) {
     apply_override(config, std::string(text));
+  }
+  for (const std::string& key : keys) {
+    apply_override(config, key);
   }
   config = resolve(std::move(config), ConfigUse::kPlan);
   const PlannedRun run = plan_run(config, resolve_model(config));
@@ -91,10 +109,11 @@ void time_of_choosing() {
     PlannedRun fitted = run;
     RunPrograms own = programs;
     const auto start = std::chrono::steady_clock::now();
-    fit_recompute(fitted, own, {}, {.limit = gigabytes * 1'000'000'000, .on_device = true});
+    fit_memory(fitted, own, {}, {.limit = gigabytes * 1'000'000'000, .on_device = true});
     seconds.push_back(seconds_since(start));
   }
-  std::printf("32 layers of 8 B: median to choose %.3f s, most %.3f s   target 0.5\n",
+  std::printf("32 layers of 8 B, %s: median to choose %.3f s, most %.3f s   target 0.5\n",
+              name.c_str(),
               median(seconds),
               std::ranges::max(seconds));
 }
@@ -137,8 +156,8 @@ void steps(std::int64_t rounds) {
   for (const int quarter : {1, 2, 3}) {
     PlannedRun fitted = run;
     RunPrograms own = programs;
-    const std::optional<ChosenRecompute> found =
-        fit_recompute(fitted, own, {}, {.limit = full + (all - full) * quarter / 4});
+    const std::optional<ChosenMemory> found =
+        fit_memory(fitted, own, {}, {.limit = full + (all - full) * quarter / 4});
     timed.push_back({.name = format("{} / 4", quarter),
                      .rules = fitted.plan.passes.recompute,
                      .repeated = found ? found->repeated : 0.0});
@@ -192,8 +211,15 @@ void run_benchmark(std::span<char*> arguments) {
       }
     }
   }
-  choices_of_small_layers(layers, ways, limits);
-  time_of_choosing();
+  choices_of_small_layers(layers, ways, limits, std::nullopt);
+  constexpr double kStoreSeconds = 1e-10;
+  choices_of_small_layers(layers, ways, limits, kStoreSeconds);
+  time_of_choosing("recompute", {});
+  time_of_choosing("recompute and offload",
+                   {"--memory.offload_optimizer=auto",
+                    "--memory.offload_parameters=auto",
+                    "--memory.offload_activations=auto",
+                    "--memory.offload_to=host"});
   steps(rounds);
 }
 

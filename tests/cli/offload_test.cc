@@ -40,6 +40,9 @@ Overrides operator+(Overrides a, const Overrides& b) {
 }
 
 const Overrides kAll = kOptimizer + kParameters + kActivations;
+const Overrides kAuto = {"--memory.offload_optimizer=auto",
+                         "--memory.offload_parameters=auto",
+                         "--memory.offload_activations=auto"};
 const Overrides kHost = {"--memory.offload_to=host"};
 
 // Tensors of a page or more.
@@ -168,11 +171,53 @@ TEST_F(OffloadTest, IsAdvised) {
   };
   EXPECT_THAT(
       advice(needed(kOptimizer)),
-      testing::ContainsRegex("\n  memory.offload_optimizer = \"all\" needs [^\n]*, which fits\n"));
+      testing::ContainsRegex("\n  memory.offload_optimizer = \"auto\" needs [^\n]*, which fits\n"));
   EXPECT_THAT(advice(needed(kOptimizer + kParameters)),
               testing::ContainsRegex(
-                  "\n  memory.offload_optimizer = \"all\" and memory.offload_parameters = "
-                  "\"all\" needs [^\n]*, which fits\n"));
+                  "\n  memory.offload_optimizer = \"auto\" and memory.offload_parameters = "
+                  "\"auto\" needs [^\n]*, which fits\n"));
+  const Overrides advised =
+      full + kAuto +
+      Overrides{"--memory.offload_activations=off",
+                format("--memory.limit_bytes={}", needed(kOptimizer + kParameters))};
+  const Outcome outcome = train("advised", kModel + advised);
+  EXPECT_EQ(outcome.code, 0) << outcome.err;
+}
+
+// As much as has no room, chosen once, with the bits of a run without a limit.
+TEST_F(OffloadTest, ChoosesWhatHasNoRoom) {
+  const Overrides model = {"--model.layers=4", "--train.global_batch=8", "--train.microbatch=4"};
+  const Overrides stages = {"--parallel.ranks=2", "--parallel.pipeline=2"};
+  ASSERT_EQ(train("none", kModel + model).code, 0);
+  ASSERT_EQ(train("stages", kModel + model + stages).code, 0);
+  const auto needed = [&](const Overrides& more) {
+    return explained(model + more).at("needed").get<std::int64_t>();
+  };
+  const std::int64_t most = needed({});
+  const std::int64_t least = needed(kAll + Overrides{"--memory.recompute=full"});
+  int number = 0;
+  for (const Overrides& keys : {kAuto,
+                                kAuto + Overrides{"--memory.recompute=none"},
+                                kAuto + Overrides{"--memory.recompute=selective"},
+                                kAuto + stages}) {
+    for (const int percent : {85, 60}) {
+      const bool has_stages = keys.size() > kAuto.size() + 1;
+      const std::int64_t limit =
+          has_stages ? most * percent / 150 : least + (most - least) * percent / 100;
+      const std::string run = format("auto-{}", ++number);
+      const Overrides limited =
+          kModel + model + keys + Overrides{format("--memory.limit_bytes={}", limit)};
+      SCOPED_TRACE(::testing::PrintToString(limited));
+      const Outcome outcome = train(run, limited);
+      ASSERT_EQ(outcome.code, 0) << outcome.err;
+      expect_same_training(run, has_stages ? "stages" : "none");
+      const json last = json::parse(metrics(run).back());
+      EXPECT_LE(last.at("memory_bytes").get<std::int64_t>(), limit);
+      EXPECT_THAT(outcome.err, HasSubstr("memory.offload_activations = \"auto\": "));
+      EXPECT_THAT(train(run, limited + Overrides{"--train.steps=7"}).err,
+                  HasSubstr(", as an earlier start chose"));
+    }
+  }
 }
 
 TEST_F(OffloadTest, GoesOnFromEitherSide) {

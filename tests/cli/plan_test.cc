@@ -183,6 +183,9 @@ TEST_F(PlanTest, MarksWhatIsAllowed) {
   }
   EXPECT_GT(marked, 0U);
   EXPECT_GT(plain, 0U);
+  // What may move is taken to stay.
+  EXPECT_THAT(plan({"--memory.offload_optimizer=auto"}).out,
+              HasSubstr("memory.offload_* = \"auto\" is \"off\" in this search"));
   EXPECT_THAT(refused({"--allow=int2"}),
               HasSubstr("expected a list of int8, int4, float8, context, overlap and recompute"));
 }

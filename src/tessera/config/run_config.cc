@@ -105,6 +105,8 @@ std::string_view to_string(Offload offload) {
   switch (offload) {
     case Offload::kOff:
       return "off";
+    case Offload::kAuto:
+      return "auto";
     case Offload::kAll:
       return "all";
   }

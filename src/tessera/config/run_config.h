@@ -220,8 +220,9 @@ std::string to_string(const RecomputedLayers& layers);
 // Nothing where the text is of none of these forms.
 std::optional<RecomputedLayers> parse_recomputed_layers(std::string_view text);
 
-// Which of the training states of a kind lie beside the device's memory.
-enum class Offload : std::uint8_t { kOff, kAll };
+// How much of the states of a kind, or of activations, lies beside the device's memory. kAuto: what
+// does not fit, as far as that costs least.
+enum class Offload : std::uint8_t { kOff, kAuto, kAll };
 
 std::string_view to_string(Offload offload);
 
@@ -241,7 +242,7 @@ struct MemorySection {
   OffloadTo offload_to = OffloadTo::kAuto;
   std::string offload_dir = {};  // empty = run.dir
   std::int64_t limit_bytes = 0;  // per rank; 0 = what the machine has
-  std::string chosen = {};       // what "auto" chose: resolve/recompute_rules.h
+  std::string chosen = {};       // what "auto" chose: resolve/memory_choice.h
 
   bool offloads() const {
     return offload_optimizer != Offload::kOff || offload_parameters != Offload::kOff ||

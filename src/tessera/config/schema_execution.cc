@@ -245,19 +245,24 @@ ConfigSection memory() {
            "\"4-11\": these."),
        row("offload_optimizer",
            &S::offload_optimizer,
-           codec::choice({Offload::kOff, Offload::kAll}),
+           codec::choice({Offload::kOff, Offload::kAuto, Offload::kAll}),
            "off: optimizer state lies in the device's memory. all: it lies where offload_to says, "
-           "and the update fetches and stores a piece at a time. Results are bitwise the same."),
+           "and the update fetches and stores a piece at a time. auto: as much of it moves there "
+           "as "
+           "does not fit, unless it costs less to move something else or to compute activations "
+           "again. Results are bitwise the same."),
        row("offload_parameters",
            &S::offload_parameters,
-           codec::choice({Offload::kOff, Offload::kAll}),
-           "all: parameters lie where offload_to says. Those of a layer are fetched while the "
-           "layer before computes, in forward and in backward."),
+           codec::choice({Offload::kOff, Offload::kAuto, Offload::kAll}),
+           "Likewise of parameters. Those of a layer are fetched while the layer before computes, "
+           "in "
+           "forward and in backward."),
        row("offload_activations",
            &S::offload_activations,
-           codec::choice({Offload::kOff, Offload::kAll}),
-           "all: what forward keeps for backward is stored where offload_to says, and fetched "
-           "while the layer before computes."),
+           codec::choice({Offload::kOff, Offload::kAuto, Offload::kAll}),
+           "Likewise of what forward keeps for backward. It is stored while the next layer "
+           "computes, "
+           "and fetched while the layer before does."),
        row("offload_to",
            &S::offload_to,
            codec::choice({OffloadTo::kAuto, OffloadTo::kHost, OffloadTo::kFile}),

@@ -339,18 +339,19 @@ void validate_offload(const RunConfig& config) {
                         of);
       };
   const bool offloads = memory.offloads();
-  require_effect("memory.offload_to",
-                 memory.offload_to != OffloadTo::kAuto,
-                 offloads,
-                 "memory.offload_optimizer, offload_parameters or offload_activations = \"all\"");
+  require_effect(
+      "memory.offload_to",
+      memory.offload_to != OffloadTo::kAuto,
+      offloads,
+      "memory.offload_optimizer, offload_parameters or offload_activations = \"auto\" or \"all\"");
   const bool to_file =
       memory.offload_to == OffloadTo::kFile || (memory.offload_to == OffloadTo::kAuto && !on_gpu);
-  require_effect(
-      "memory.offload_dir",
-      !memory.offload_dir.empty(),
-      offloads && to_file,
-      "anything that is offloaded to files (memory.offload_optimizer, "
-      "offload_parameters or offload_activations = \"all\", memory.offload_to = \"file\")");
+  require_effect("memory.offload_dir",
+                 !memory.offload_dir.empty(),
+                 offloads && to_file,
+                 "anything that is offloaded to files (memory.offload_optimizer, "
+                 "offload_parameters or offload_activations = \"auto\" or \"all\", "
+                 "memory.offload_to = \"file\")");
   TESSERA_REQUIRE(!on_gpu || memory.offload_to != OffloadTo::kFile,
                   ErrorCode::kUnsupported,
                   "{}: found \"file\", and what lies on a GPU can be offloaded to \"host\" alone",

@@ -177,8 +177,8 @@ namespace {
 
 bool equal_values(const ValueInfo& a, const ValueInfo& b) {
   return a.type == b.type && a.kind == b.kind && a.name == b.name && a.state == b.state &&
-         a.init == b.init && a.frozen == b.frozen && a.producer == b.producer &&
-         a.result_index == b.result_index;
+         a.init == b.init && a.frozen == b.frozen && a.leaves == b.leaves &&
+         a.producer == b.producer && a.result_index == b.result_index;
 }
 
 bool equal_nodes(const Node& a, const Node& b) {

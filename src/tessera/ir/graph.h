@@ -57,6 +57,7 @@ struct ValueInfo {
   State state = {};               // of states
   Initializer init = {};          // kParameter and kBuffer only
   bool frozen = false;            // kParameter only: keeps its content, has no gradient
+  bool leaves = false;            // kResult of forward only: waits in another space for backward
   NodeId producer = {};           // kResult only
   std::int32_t result_index = 0;  // kResult only
 };

@@ -241,6 +241,29 @@ TEST(Graph, VerifierFindsFaults) {
               HasSubstr("output y is not defined"));
 }
 
+// What leaves is a result of forward.
+TEST(GraphText, SaysWhatLeaves) {
+  constexpr std::string_view kText = R"(graph "leaving" {
+  %0: f32[n=2] = input "x"
+  %1: f32[n=2] leaves = gelu(%0) @forward layer 0
+  output "y" = %1
+}
+)";
+  const Graph graph = parse_graph(kText);
+  EXPECT_TRUE(graph[ValueId{1}].leaves);
+  EXPECT_EQ(to_string(graph), kText);
+  Graph other = graph;
+  other[ValueId{1}].leaves = false;
+  EXPECT_FALSE(equal(other, graph));
+  for (const auto& [from, to] :
+       {std::pair("@forward", "@backward"), std::pair("[n=2] = input", "[n=2] leaves = input")}) {
+    std::string text(kText);
+    text.replace(text.find(from), std::string_view(from).size(), to);
+    EXPECT_THAT(error_of([&] { parse_graph(text); }).what(),
+                HasSubstr("leaves for backward, and is no result of forward"));
+  }
+}
+
 constexpr std::string_view kStates = R"(graph "states" {
   %0: f32[n=2] = parameter "w" normal(0, 0.02, 0)
   %1: f32[n=2] = parameter "v" normal(0, 0.02, 0) frozen

@@ -29,7 +29,7 @@ std::string join_values(const Graph& graph, std::span<const ValueId> ids, bool w
   for (const ValueId id : ids) {
     text += format("{}%{}", text.empty() ? "" : ", ", id.index);
     if (with_types) {
-      text += format(": {}", to_string(graph[id].type));
+      text += format(": {}{}", to_string(graph[id].type), graph[id].leaves ? " leaves" : "");
     }
   }
   return text;
@@ -138,6 +138,9 @@ class GraphParser {
     graph_.outputs.push_back(std::move(result));
   }
 
+  // What a line defines.
+  using Results = std::vector<std::pair<ValueId, ValueInfo>>;
+
   // Values are numbered in any order, so each is put at its own place.
   void place(ValueId id, ValueInfo value) {
     if (!id.valid() || id.index > (1 << 28)) {
@@ -150,7 +153,7 @@ class GraphParser {
   }
 
   void definition() {
-    std::vector<std::pair<ValueId, TensorType>> results;
+    Results results;
     if (!scanner_.comes("%")) {  // an op without results
       node(results);
       return;
@@ -158,25 +161,30 @@ class GraphParser {
     do {
       const ValueId id = scanner_.value();
       scanner_.expect(":");
-      results.emplace_back(id, scanner_.tensor_type());
+      results.emplace_back(id, ValueInfo{.type = scanner_.tensor_type()});
+      results.back().second.leaves = scanner_.accept("leaves");
     } while (scanner_.accept(","));
     scanner_.expect("=");
     for (const ValueKind kind : {ValueKind::kInput, ValueKind::kScalar}) {
       if (scanner_.accept(name(kind))) {
-        place(results[0].first,
-              {.type = results[0].second, .kind = kind, .name = scanner_.quoted()});
+        auto& [id, facts] = results[0];
+        facts.kind = kind;
+        facts.name = scanner_.quoted();
+        place(id, std::move(facts));
         return;
       }
     }
     if (const auto role = accept_role(scanner_)) {
-      state(*role, results[0]);
+      state(*role, std::move(results[0]));
       return;
     }
     node(results);
   }
 
-  void state(StateRole role, const std::pair<ValueId, TensorType>& result) {
-    ValueInfo value{.type = result.second, .kind = kind_of(role), .name = scanner_.quoted()};
+  void state(StateRole role, std::pair<ValueId, ValueInfo> defined) {
+    auto& [id, value] = defined;
+    value.kind = kind_of(role);
+    value.name = scanner_.quoted();
     value.state = parse_owner(scanner_, role, value.name);
     if (is_of_model(role)) {
       scanner_.expect("normal");
@@ -189,10 +197,10 @@ class GraphParser {
       scanner_.expect(")");
       value.frozen = role == StateRole::kParameter && scanner_.accept("frozen");
     }
-    place(result.first, std::move(value));
+    place(id, std::move(value));
   }
 
-  void node(std::vector<std::pair<ValueId, TensorType>>& results) {
+  void node(Results& results) {
     Node node{.op = parse_op(scanner_), .operands = {}, .results = {}};
     scanner_.expect("(");
     while (!scanner_.accept(")")) {
@@ -208,11 +216,10 @@ class GraphParser {
       node.layer = scanner_.index();
     }
     const NodeId id = NodeId::of(graph_.nodes.size());
-    for (auto& [result, type] : results) {
-      place(result,
-            {.type = std::move(type),
-             .producer = id,
-             .result_index = static_cast<std::int32_t>(node.results.size())});
+    for (auto& [result, facts] : results) {
+      facts.producer = id;
+      facts.result_index = static_cast<std::int32_t>(node.results.size());
+      place(result, std::move(facts));
       node.results.push_back(result);
     }
     graph_.nodes.push_back(std::move(node));

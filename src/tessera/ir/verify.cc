@@ -25,6 +25,7 @@ void verify_sources(const Graph& graph, std::vector<bool>& defined) {
                   i,
                   value.name);
     TESSERA_CHECK(value.type.num_bytes() >= 0, "value %{} has a negative dim", i);
+    TESSERA_CHECK(!value.leaves, "value %{} leaves for backward, and is no result of forward", i);
     if (is_state(value.kind)) {
       TESSERA_CHECK(value.kind == kind_of(value.state.role),
                     "value %{} is a {} with the role of a {}",
@@ -64,6 +65,9 @@ void verify_results(const Graph& graph, NodeId id, std::vector<bool>& defined) {
                   "result %{} is defined twice",
                   result.index);
     const ValueInfo& value = graph[result];
+    TESSERA_CHECK(!value.leaves || node.phase == Phase::kForward,
+                  "%{} leaves for backward, and is no result of forward",
+                  result.index);
     TESSERA_CHECK(value.kind == ValueKind::kResult && value.producer == id &&
                       value.result_index == static_cast<std::int32_t>(r),
                   "result %{} does not link back to its node",

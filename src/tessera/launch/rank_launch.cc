@@ -311,12 +311,19 @@ RoomToKeep room_of_launch(World* launched, RoomToKeep own) {
     return own;
   }
   const std::string known = own.chosen;
-  for (const std::string& other : gather_texts(*group_of_all(*launched, kLimitGeneration),
-                                               format("{} {}", own.limit, known))) {
-    std::int64_t limit = 0;
-    const auto [end, error] = std::from_chars(other.data(), other.data() + other.size(), limit);
-    own.limit = std::min(own.limit, limit);
-    if (std::string_view(other).substr(static_cast<std::size_t>(end - other.data()) + 1) != known) {
+  for (const std::string& other :
+       gather_texts(*group_of_all(*launched, kLimitGeneration),
+                    format("{} {} {}", own.limit, own.ranks_here, known))) {
+    std::string_view rest = other;
+    const auto number = [&] {
+      std::int64_t value = 0;
+      const auto [end, error] = std::from_chars(rest.data(), rest.data() + rest.size(), value);
+      rest.remove_prefix(static_cast<std::size_t>(end - rest.data()) + 1);
+      return value;
+    };
+    own.limit = std::min(own.limit, number());
+    own.ranks_here = std::max(own.ranks_here, number());
+    if (rest != known) {
       own.chosen.clear();
     }
   }

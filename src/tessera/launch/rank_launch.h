@@ -51,14 +51,16 @@ void require_none_failed(World& launched,
 // turn.
 std::unique_ptr<Communicator> waiting_group(World& launched, std::int64_t turn = 0);
 
-// By what a process chooses what its ranks compute again.
+// By what a process chooses what its ranks keep, compute again and move.
 struct RoomToKeep {
-  std::int64_t limit = 0;   // bytes of a rank
-  std::string chosen = {};  // by an earlier start (memory.chosen); empty: by none
+  std::int64_t limit = 0;       // bytes of a rank
+  std::int64_t ranks_here = 1;  // of this machine, which share its disk
+  std::string chosen = {};      // by an earlier start (memory.chosen); empty: by none
 };
 
-// What all processes of a launch go by, which must choose alike: the least limit, and the earlier
-// choice where all know the same. Of one alone, its own. Once for a world.
+// What all processes of a launch go by, which must choose alike: the least limit, the most ranks of
+// a machine, and the earlier choice where all know the same. Of one alone, its own. Once for a
+// world.
 RoomToKeep room_of_launch(World* launched, RoomToKeep own);
 
 // Runs body(), which all processes of a launch call before their ranks begin, on whatever disks;

@@ -11,8 +11,8 @@
 namespace tessera {
 namespace {
 
-// Processes choose what they compute again by what the one with the least room has, and by what all
-// of them know of an earlier choice.
+// Processes choose by what the one with the least room has, by the machine with most ranks, and by
+// what all of them know of an earlier choice.
 TEST(RoomOfLaunch, IsTheSameForAll) {
   constexpr std::array<std::int64_t, 3> kOwn = {7'000'000'000, 5'999'999'999, 1LL << 40};
   const std::string text = "6000000000 of 7000000000: 0-3 attention.0";
@@ -21,8 +21,10 @@ TEST(RoomOfLaunch, IsTheSameForAll) {
       const RoomToKeep room =
           room_of_launch(&world,
                          {.limit = kOwn[static_cast<std::size_t>(world.rank())],
+                          .ranks_here = world.rank() + 1,
                           .chosen = is_known_to_all || world.rank() != 2 ? text : std::string()});
       EXPECT_EQ(room.limit, kOwn[1]);
+      EXPECT_EQ(room.ranks_here, 3);
       EXPECT_EQ(room.chosen, is_known_to_all ? text : std::string());
     });
   }

@@ -39,6 +39,9 @@ struct HostSpec {
 // Bytes/s of one NVMe disk, where nothing says more.
 inline constexpr double kUsualDisk = 2e9;
 
+// Likewise of PCIe 4 x16, as copies between a device and its host reach it.
+inline constexpr double kUsualHostLink = 26e9;
+
 struct Cluster {
   std::string name;
   DeviceSpec device;

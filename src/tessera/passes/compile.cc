@@ -373,7 +373,11 @@ constexpr std::array kPasses = {
     Pass{"offload_states",
          [](const Compilation& c) { return c.trains && c.options.offload.moves_states(); },
          on<Program>([](Program program, const Compilation& c) {
-           return offload_states(std::move(program), c.options.offload);
+           OffloadOptions options = c.options.offload;
+           if (!c.options.moved_states.empty()) {
+             options.moved = c.options.moved_states.at(static_cast<std::size_t>(c.pipeline_rank));
+           }
+           return offload_states(std::move(program), options);
          }),
          "after what adds streams and waits to the update; before lives are counted"},
     Pass{"share_states",

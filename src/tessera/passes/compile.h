@@ -66,6 +66,7 @@ struct CompileOptions {
   bool overlap = false;             // collectives of training state on a stream of their own
   std::int64_t overlap_layers = 1;  // how many layers they may be ahead of or behind the others
   OffloadOptions offload = {};
+  std::vector<OffloadedBytes> moved_states = {};  // by pipeline rank; none: as `offload` says
   // Forward alone: the planned program beside whose steps it runs, in the same arena and on the
   // same states (share_states()), of each pipeline rank; none: it is alone. Borrowed.
   std::vector<const Program*> beside = {};

@@ -54,7 +54,9 @@ CompileOptions compile_options(const Plan& plan, const Target& target) {
           .overlap_layers = passes.overlap_layers,
           .offload = {.optimizer = passes.optimizer,
                       .parameters = passes.parameters,
-                      .activations = passes.activations},
+                      .activations = passes.activations,
+                      .all_activations = passes.all_activations},
+          .moved_states = passes.moved_states,
           .workspace_bytes = workspace_query(target, plan.threads)};
 }
 

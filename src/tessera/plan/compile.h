@@ -39,8 +39,8 @@ RunPrograms compile_run(const Plan& plan,
 Programs compile(const Plan& plan, const Target& target, const std::filesystem::path& dump = {});
 
 // The graphs of a plan's step as recompute_layers takes them, of each pipeline rank. Of a plan that
-// differs from theirs in passes.recompute alone, try_steps() makes the steps, without verifying
-// them or the validation beside them; with_validation() does both.
+// differs from theirs in passes.recompute or in what lies elsewhere alone, try_steps() makes the
+// steps, without verifying them or the validation beside them; with_validation() does both.
 std::vector<Graph> graphs_before_recompute(const Plan& plan, const Target& target);
 std::vector<Program> try_steps(std::vector<Graph> graphs, const Plan& plan, const Target& target);
 RunPrograms with_validation(std::vector<Program> steps, const Plan& plan, const Target& target);

@@ -14,6 +14,7 @@
 #include "tessera/passes/graph/product_epilogues.h"
 #include "tessera/passes/graph/quantize_products.h"
 #include "tessera/passes/graph/unfuse_attention.h"
+#include "tessera/passes/memory/offload_states.h"
 #include "tessera/passes/memory/recompute_rule.h"
 #include "tessera/plan/run_layout.h"
 #include "tessera/program/program.h"
@@ -49,7 +50,9 @@ struct PassPlan {
   bool tensor_beside = false;          // collectives of activations beside products
   Space optimizer = Space::kDevice;    // where moments and masters lie
   Space parameters = Space::kDevice;   // where parameters do
-  Space activations = Space::kDevice;  // where activations wait for backward
+  Space activations = Space::kDevice;  // where activations wait for backward,
+  bool all_activations = true;         // or those alone that `recompute` stores
+  std::vector<OffloadedBytes> moved_states = {};  // of states, by pipeline rank; none: all
   double dropout = 0.0;  // of attention's probabilities and of residuals in training; 0: none
 
   bool has_states_elsewhere() const {

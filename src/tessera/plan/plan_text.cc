@@ -359,6 +359,7 @@ void recompute_fields(Io& io, R& rule) {
       io, "kept", rule.kept, [](RecomputeKept kept) { return name(kept); }, kRecomputeKept);
   io.strings("keep", rule.keep);
   io.strings("again", rule.again);
+  io.strings("store", rule.store);
 }
 
 template <class Io, class C>
@@ -387,7 +388,12 @@ void pass_fields(Io& io, C& passes) {
   space_field("optimizer", passes.optimizer);
   space_field("parameters", passes.parameters);
   space_field("activations", passes.activations);
+  io.flag("all_activations", passes.all_activations);
   io.number("dropout", passes.dropout);
+  io.tables("passes.moved_states", passes.moved_states, [](Io& table, auto& moved) {
+    table.integer("optimizer", moved.optimizer, 0, kMost);
+    table.integer("parameters", moved.parameters, 0, kMost);
+  });
   io.tables("passes.recompute", passes.recompute, [](Io& table, auto& rule) {
     recompute_fields(table, rule);
   });
@@ -480,6 +486,29 @@ void require_rules(const RecomputeRules& rules) {
   }
 }
 
+// What is stored has a space.
+void require_stores(const PassPlan& passes) {
+  for (const RecomputeRule& rule : passes.recompute) {
+    TESSERA_REQUIRE(rule.store.empty() || passes.activations != Space::kDevice,
+                    ErrorCode::kInvalidConfig,
+                    "found ops to store of the layers from {}, expected none where activations are "
+                    "on the device",
+                    rule.first);
+  }
+}
+
+// How much of the states moves is said of each pipeline rank, or of none.
+void require_moved(const Plan& plan) {
+  const std::size_t said = plan.passes.moved_states.size();
+  const std::int64_t ranks = num_pipeline_ranks(plan.layout.mesh);
+  TESSERA_REQUIRE(said == 0 || said == static_cast<std::size_t>(ranks),
+                  ErrorCode::kInvalidConfig,
+                  "found {} tables of moved_states, expected none or one for each of {} pipeline "
+                  "ranks",
+                  said,
+                  ranks);
+}
+
 // A plan has a pipeline where its mesh has one, and a table of its ranks and microbatches.
 void require_pipeline(const Plan& plan) {
   const std::int64_t ranks = num_pipeline_ranks(plan.layout.mesh);
@@ -525,7 +554,11 @@ Plan parse_plan(std::string_view text, std::string_view source) {
   check_section("mesh", [&] { set_strides(plan.layout.mesh); });
   check_section("state", [&] { complete_state(plan.layout); });
   check_section("optimizer", [&] { require_gradients(plan); });
-  check_section("passes", [&] { require_rules(plan.passes.recompute); });
+  check_section("passes", [&] {
+    require_rules(plan.passes.recompute);
+    require_stores(plan.passes);
+    require_moved(plan);
+  });
   check_section(plan.pipeline ? "pipeline" : "mesh", [&] { require_pipeline(plan); });
   return plan;
 }

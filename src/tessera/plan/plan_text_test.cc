@@ -33,20 +33,23 @@ std::vector<Plan> plans() {
   cut.num_microbatches = 3;
   cut.validates = true;
   cut.dtype = cut.logits = DType::kBF16;
-  cut.passes = {.recompute = {{.end = 1, .kept = RecomputeKept::kAllButCheap, .keep = {"add.0"}},
-                              {.first = 1, .again = {"matmul.2", "rms_norm"}}},
-                .fuse = false,
-                .overlap_layers = 2,
-                .any_order = true,
-                .attention = AttentionKernels::kUnfused,
-                .joins_accumulation = false,
-                .scatter_hops = true,
-                .gathers_ahead = true,
-                .tensor_beside = true,
-                .optimizer = Space::kFile,
-                .parameters = Space::kHost,
-                .activations = Space::kFile,
-                .dropout = 0.1};
+  cut.passes = {
+      .recompute = {{.end = 1, .kept = RecomputeKept::kAllButCheap, .keep = {"add.0"}},
+                    {.first = 1, .again = {"matmul.2", "rms_norm"}, .store = {"matmul.0"}}},
+      .fuse = false,
+      .overlap_layers = 2,
+      .any_order = true,
+      .attention = AttentionKernels::kUnfused,
+      .joins_accumulation = false,
+      .scatter_hops = true,
+      .gathers_ahead = true,
+      .tensor_beside = true,
+      .optimizer = Space::kFile,
+      .parameters = Space::kHost,
+      .activations = Space::kFile,
+      .all_activations = false,
+      .moved_states = {{.optimizer = 4096, .parameters = 0}},
+      .dropout = 0.1};
   cut.optimizer = {.beta1 = 0.1 + 0.2, .eps = 1e-11, .decays_all = false, .moments = DType::kBF16};
   Plan codes = plain;
   codes.model = tiny_gpt2();
@@ -131,6 +134,13 @@ TEST(PlanText, RefusesWhatDoesNotFit) {
               HasSubstr("optimizer.beta1: found number nan, expected a number"));
   EXPECT_THAT(message("gradients = \"f32\"", "gradients = \"bf16\""),
               HasSubstr("with 3 microbatches on 4 data and context ranks"));
+  EXPECT_THAT(message("activations = \"file\"", "activations = \"device\""),
+              HasSubstr(": passes: found ops to store of the layers from 1, expected none"));
+  EXPECT_THAT(message("[[passes.moved_states]]",
+                      "[[passes.moved_states]]\noptimizer = 0\nparameters = 0\n\n"
+                      "[[passes.moved_states]]"),
+              HasSubstr(": passes: found 2 tables of moved_states, expected none or one for each "
+                        "of 1 pipeline ranks"));
   EXPECT_THAT(message("[passes]", "passes = 3\n[passages]"), HasSubstr("p.toml:"));
 }
 

@@ -1,6 +1,7 @@
 #include "tessera/planner/plan_report.h"
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <cstddef>
 #include <iterator>
@@ -79,6 +80,19 @@ std::string counts_text(const FoundPlans& found) {
                 found.took,
                 found.ran_out ? ", which was all the time there was (--seconds)" : "");
   return text + (found.refusal.empty() ? "" : format("  not compiled: {}\n", found.refusal));
+}
+
+// A search takes what may move for something that stays: more plans fit than it looks at.
+std::string moving_text(const RunConfig& config) {
+  const MemorySection& memory = config.memory;
+  const bool may_move = std::ranges::count(std::array{memory.offload_optimizer,
+                                                      memory.offload_parameters,
+                                                      memory.offload_activations},
+                                           Offload::kAuto) > 0;
+  return may_move
+             ? "memory.offload_* = \"auto\" is \"off\" in this search; \"all\" would be searched "
+               "with\n"
+             : "";
 }
 
 std::string row_text(const FoundPlans& found, std::size_t number, const RankedPlan& plan) {
@@ -197,12 +211,13 @@ std::string memory_beside_limit(const RunConfig& config,
 }  // namespace
 
 std::string plans_text(const FoundPlans& found, const RunConfig& config, const Cluster& cluster) {
-  std::string text = format("{} on {}, {}\n  constants: {}\n{}",
+  std::string text = format("{} on {}, {}\n  constants: {}\n{}{}",
                             subject(config),
                             cluster.name,
                             format_plural(found.ranks, "rank"),
                             constants_text(cluster),
-                            counts_text(found));
+                            counts_text(found),
+                            moving_text(config));
   text += format("    {:>9} {:>14} {:>22}  {:<16} {:<20} {:<18} {:<20} {}\n",
                  "step s",
                  "tokens/s",

@@ -59,13 +59,14 @@ std::string place_text(const Place& place) {
 }
 
 std::string buffer_text(std::size_t index, const Buffer& buffer) {
-  return format("buffer {} {} {} {} bytes{}{}{} at {} {}",
+  return format("buffer {} {} {} {} bytes{}{}{}{} at {} {}",
                 index,
                 quote(buffer.name),
                 name(buffer.category),
                 buffer.bytes,
                 buffer.space == Space::kDevice ? "" : format(" in {}", name(buffer.space)),
                 buffer.pages ? " pages" : "",
+                buffer.leaves ? " leaves" : "",
                 buffer.pool.valid() ? format(" pool {}", buffer.pool.index) : std::string(),
                 numbers_text(buffer.offsets),
                 buffer.persistent
@@ -268,6 +269,7 @@ class ProgramParser {
       result.space = one_of(kOtherSpaces, "a space other than the device's");
     }
     result.pages = scanner_.accept("pages");
+    result.leaves = scanner_.accept("leaves");
     if (scanner_.accept("pool")) {
       result.pool = {scanner_.index()};
     }

@@ -141,6 +141,7 @@ struct Buffer {
   std::vector<std::int64_t> offsets = {};  // by slot, in the arena; none until plan_memory()
   Space space = Space::kDevice;
   bool pages = false;  // begins and ends with pages, as what is fetched and stored past caches must
+  bool leaves = false;  // to wait in another space for backward: until offload_layers()
 
   // Of its offsets.
   std::int64_t alignment() const { return pages ? kPageBytes : kArenaAlignment; }

@@ -13,6 +13,7 @@
 #include "tessera/base/units.h"
 #include "tessera/mesh/placement.h"
 #include "tessera/resolve/explain_pipeline.h"
+#include "tessera/resolve/kernel_seconds.h"
 #include "tessera/resolve/resolve.h"
 
 namespace tessera {
@@ -172,7 +173,8 @@ std::string fit_text(const Explanation& facts) {
                 format_bytes(fit.limit));
 }
 
-// What files cost: a disk endures so many bytes.
+// What files cost: a disk endures so many bytes. A step takes as long as the disk or as products at
+// the device's peak.
 std::string wear_text(const Explanation& facts) {
   const SpaceTraffic& traffic = facts.memory.file.traffic;
   if (traffic.stored == 0) {
@@ -183,7 +185,14 @@ std::string wear_text(const Explanation& facts) {
   const auto ranks = static_cast<double>(ranks_on_machine(facts.config));
   const double seconds =
       ranks * static_cast<double>(traffic.fetched + traffic.stored) / facts.disk_bandwidth;
-  const double a_day = ranks * static_cast<double>(traffic.stored) * kDay / seconds;
+  double flop = 0.0;
+  for (const RankWork& work : facts.work) {
+    flop = std::max(flop, work.cost.flop);
+  }
+  const DType dtype = facts.run.plan.dtype;
+  const DeviceSpec::PeakFlops peak = known_device(facts.device, dtype).peak_flops;
+  const double step = std::max(seconds, flop / (dtype == DType::kBF16 ? peak.bf16 : peak.f32));
+  const double a_day = ranks * static_cast<double>(traffic.stored) * kDay / step;
   return format(
       "  a disk of {}B/s needs {:.3g} s for what a step moves{}, and writes up to {:.3g} TB a "
       "day{}\n",
@@ -197,10 +206,8 @@ std::string wear_text(const Explanation& facts) {
 std::string memory_text(const Explanation& facts) {
   const std::int64_t ranks = facts.num_ranks();
   const bool several = facts.work.size() > 1;
-  const std::string recompute =
-      facts.recompute
-          ? format("  {}\n", to_string(*facts.recompute, facts.run.plan.passes.recompute))
-          : "";
+  const std::string chosen =
+      facts.chosen ? format("  {}\n", to_string(*facts.chosen, facts.run)) : "";
   std::string idle;
   for (const std::string& line : idle_offloads(facts.programs, facts.run.plan)) {
     idle += format("  {}\n", line);
@@ -213,7 +220,7 @@ std::string memory_text(const Explanation& facts) {
                 fit_text(facts),
                 idle,
                 wear_text(facts),
-                recompute);
+                chosen);
 }
 
 // " on a rank of pipeline rank 1", as far as there are several.

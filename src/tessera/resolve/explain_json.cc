@@ -100,6 +100,11 @@ OrderedJson schedule_json(const Explanation& facts) {
           {"ranks", ranks}};
 }
 
+// Null where it is none.
+OrderedJson optional_json(const std::optional<double>& value) {
+  return value ? OrderedJson(*value) : OrderedJson();
+}
+
 // How layers are recomputed; "auto": what that came to, null where the run itself says how.
 OrderedJson recompute_json(const Explanation& facts) {
   OrderedJson rules = OrderedJson::array();
@@ -108,15 +113,20 @@ OrderedJson recompute_json(const Explanation& facts) {
                      {"last", std::min(rule.end, facts.model().num_layers) - 1},
                      {"kept", name(rule.kept)},
                      {"keep", rule.keep},
-                     {"again", rule.again}});
+                     {"again", rule.again},
+                     {"store", rule.store}});
   }
   OrderedJson chosen;
-  if (facts.recompute) {
-    chosen = {{"repeated", facts.recompute->repeated}, {"all_bytes", facts.recompute->all_bytes}};
-    if (facts.recompute->search) {
-      chosen["least_bytes"] = facts.recompute->search->least_bytes;
-      const std::optional<double> saved = facts.recompute->search->saved_by_gigabyte;
-      chosen["saved_by_gigabyte"] = saved ? OrderedJson(*saved) : OrderedJson();
+  if (facts.chosen) {
+    chosen = {{"repeated", facts.chosen->repeated},
+              {"for_states", optional_json(facts.chosen->for_states)},
+              {"for_activations", optional_json(facts.chosen->for_layers)},
+              {"moved_optimizer_bytes", facts.chosen->moved.optimizer},
+              {"moved_parameter_bytes", facts.chosen->moved.parameters},
+              {"all_bytes", facts.chosen->all_bytes}};
+    if (facts.chosen->search) {
+      chosen["least_bytes"] = facts.chosen->search->least_bytes;
+      chosen["saved_by_gigabyte"] = optional_json(facts.chosen->search->saved_by_gigabyte);
     }
   }
   return {{"rules", rules}, {"auto", chosen}};

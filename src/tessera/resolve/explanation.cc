@@ -335,15 +335,17 @@ Explanation explain(RunConfig config,
   if (planned.fit.of != MemoryFit::Limit::kNone) {
     const bool is_shared =
         planned.fit.of == MemoryFit::Limit::kMachine && !facts.run.target.is_device();
-    facts.recompute = fit_recompute(
-        facts.run,
-        facts.programs,
-        facts.device,
-        {.limit = is_shared ? room_beside_others(planned.fit.limit) : planned.fit.limit,
-         .on_device = planned.memory.on_device},
-        facts.config.passes.dump);
+    facts.chosen =
+        fit_memory(facts.run,
+                   facts.programs,
+                   facts.device,
+                   {.limit = is_shared ? room_beside_others(planned.fit.limit) : planned.fit.limit,
+                    .on_device = planned.memory.on_device,
+                    .rates = move_rates(
+                        facts.device, resolved.disk_bandwidth, ranks_on_machine(facts.config))},
+                   facts.config.passes.dump);
   }
-  if (facts.recompute) {
+  if (facts.chosen) {
     planned = planned_memory(facts.config, facts.run, facts.programs);
   }
   facts.memory = std::move(planned.memory);

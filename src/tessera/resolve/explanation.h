@@ -15,7 +15,7 @@
 #include "tessera/plan/compile.h"
 #include "tessera/plan/run_layout.h"
 #include "tessera/program/cost_table.h"
-#include "tessera/resolve/choose_recompute.h"
+#include "tessera/resolve/choose_memory.h"
 #include "tessera/resolve/run_memory.h"
 #include "tessera/state/training_state.h"
 
@@ -114,8 +114,8 @@ struct Explanation {
   ParameterCounts counts;
   RunMemory memory;
   MemoryFit fit;
-  std::optional<ChosenRecompute> recompute = {};  // where less is kept than could be, to fit
-  std::vector<RankWork> work;                     // of a rank of each pipeline rank
+  std::optional<ChosenMemory> chosen = {};  // where less is kept than could be, to fit
+  std::vector<RankWork> work;               // of a rank of each pipeline rank
 
   const RunLayout& layout() const { return run.plan.layout; }
 

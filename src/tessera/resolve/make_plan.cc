@@ -4,6 +4,7 @@
 #include <optional>
 #include <utility>
 
+#include "tessera/base/error.h"
 #include "tessera/resolve/recompute_rules.h"
 #include "tessera/resolve/resolve_layout.h"
 #include "tessera/resolve/resolve_pipeline.h"
@@ -38,8 +39,9 @@ AttentionKernels kernels(AttentionOps ops) {
   return AttentionKernels::kFlash;
 }
 
-Space space(const RunConfig& config, Offload offload) {
-  if (offload == Offload::kOff) {
+// Where what a key says of lies, where the key is `is`.
+Space space_where(const RunConfig& config, Offload key, Offload is) {
+  if (key != is) {
     return Space::kDevice;
   }
   switch (config.memory.offload_to) {
@@ -68,35 +70,37 @@ bool has_rows_in_order(const RunConfig& config) {
 
 // All but the pipeline.
 Plan make_plan(const RunConfig& config, const ModelDescription& model) {
-  Plan plan = {.model = model,
-               .sequence_length = config.data.sequence_length,
-               .microbatch = config.train.microbatch,
-               .validates = config.validation.every > 0,
-               .layout = resolve_layout(config).layout,
-               .dtype = config.train.dtype,
-               .logits = config.train.logits,
-               .float8 = float8_options(config.float8),
-               .optimizer = {.beta1 = config.optimizer.betas[0],
-                             .beta2 = config.optimizer.betas[1],
-                             .eps = config.optimizer.eps,
-                             .weight_decay = config.optimizer.weight_decay,
-                             .decays_all = config.optimizer.decay == DecayedWeights::kAll,
-                             .clip = config.optimizer.clip,
-                             .moments = config.optimizer.moments,
-                             .gradients = config.optimizer.gradients},
-               .passes = {.fuse = config.passes.fuse,
-                          .group_gemms = config.passes.group_gemms,
-                          .gelu_products = config.passes.gelu_products,
-                          .overlap = config.comm.overlap,
-                          .overlap_layers = config.comm.overlap_layers,
-                          .whole_rows = !config.data.document_mask && has_rows_in_order(config),
-                          .any_order = !config.run.deterministic,
-                          .attention = kernels(config.passes.attention),
-                          .optimizer = space(config, config.memory.offload_optimizer),
-                          .parameters = space(config, config.memory.offload_parameters),
-                          .activations = space(config, config.memory.offload_activations),
-                          .dropout = config.train.dropout},
-               .threads = std::max<std::int64_t>(1, config.run.threads)};
+  const MemorySection& memory = config.memory;
+  Plan plan = {
+      .model = model,
+      .sequence_length = config.data.sequence_length,
+      .microbatch = config.train.microbatch,
+      .validates = config.validation.every > 0,
+      .layout = resolve_layout(config).layout,
+      .dtype = config.train.dtype,
+      .logits = config.train.logits,
+      .float8 = float8_options(config.float8),
+      .optimizer = {.beta1 = config.optimizer.betas[0],
+                    .beta2 = config.optimizer.betas[1],
+                    .eps = config.optimizer.eps,
+                    .weight_decay = config.optimizer.weight_decay,
+                    .decays_all = config.optimizer.decay == DecayedWeights::kAll,
+                    .clip = config.optimizer.clip,
+                    .moments = config.optimizer.moments,
+                    .gradients = config.optimizer.gradients},
+      .passes = {.fuse = config.passes.fuse,
+                 .group_gemms = config.passes.group_gemms,
+                 .gelu_products = config.passes.gelu_products,
+                 .overlap = config.comm.overlap,
+                 .overlap_layers = config.comm.overlap_layers,
+                 .whole_rows = !config.data.document_mask && has_rows_in_order(config),
+                 .any_order = !config.run.deterministic,
+                 .attention = kernels(config.passes.attention),
+                 .optimizer = space_where(config, memory.offload_optimizer, Offload::kAll),
+                 .parameters = space_where(config, memory.offload_parameters, Offload::kAll),
+                 .activations = space_where(config, memory.offload_activations, Offload::kAll),
+                 .dropout = config.train.dropout},
+      .threads = std::max<std::int64_t>(1, config.run.threads)};
   plan.num_microbatches = config.train.global_batch / plan.batch();
   return plan;
 }
@@ -109,11 +113,15 @@ PlannedRun plan_run(const RunConfig& config, const ModelDescription& model, cons
       .target = target,
       .offload_dir = config.memory.offload_dir.empty() ? config.run.dir : config.memory.offload_dir,
 
-      .chooses_recompute = config.memory.recompute == Recompute::kAuto};
+      .chooses_recompute = config.memory.recompute == Recompute::kAuto,
+      .may_move = {
+          .optimizer = space_where(config, config.memory.offload_optimizer, Offload::kAuto),
+          .parameters = space_where(config, config.memory.offload_parameters, Offload::kAuto),
+          .activations = space_where(config, config.memory.offload_activations, Offload::kAuto)}};
   run.saves_in_background = saves_in_background(config, run.plan);
-  if (run.chooses_recompute && !config.memory.chosen.empty()) {
+  if (run.chooses_memory() && !config.memory.chosen.empty()) {
     with_context([&] { return placed(config, "memory.chosen"); },
-                 [&] { run.chosen_before = parse_recompute_choice(config.memory.chosen); });
+                 [&] { run.chosen_before = parse_memory_choice(config.memory.chosen); });
   }
   // As of one stage, for what layers cost.
   run.plan.passes.recompute = recompute_rules(config, run.plan);

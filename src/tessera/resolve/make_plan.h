@@ -10,9 +10,20 @@
 #include "tessera/config/run_config.h"
 #include "tessera/plan/plan.h"
 #include "tessera/plan/target.h"
-#include "tessera/resolve/recompute_rules.h"
+#include "tessera/resolve/memory_choice.h"
 
 namespace tessera {
+
+// Where what a run may move lies if it is moved; the device: it stays, or another key says where.
+struct MayMove {
+  Space optimizer = Space::kDevice;
+  Space parameters = Space::kDevice;
+  Space activations = Space::kDevice;
+
+  bool states() const { return optimizer != Space::kDevice || parameters != Space::kDevice; }
+
+  bool any() const { return states() || activations != Space::kDevice; }
+};
 
 // A run file, worked out: all that its programs and its memory follow from.
 struct PlannedRun {
@@ -20,11 +31,15 @@ struct PlannedRun {
   Target target;
   std::filesystem::path offload_dir = {};  // of the files that plan.passes says of
   bool saves_in_background = false;        // some checkpoint is written beside the training
-  bool chooses_recompute = false;          // what the plan recomputes, by how much room there is
-  std::optional<RecomputeChoice> chosen_before = {};  // then, by an earlier start
-  std::vector<ActionCosts> stage_costs = {};          // of a pipeline, by stage (model_costs())
-  double hop = 0.0;                     // from one to the next, in seconds; 0: not known
-  std::vector<std::string> notes = {};  // about the pipeline, for people
+  // By how much room there is:
+  bool chooses_recompute = false;                  // what the plan recomputes,
+  MayMove may_move = {};                           // and what lies elsewhere
+  std::optional<MemoryChoice> chosen_before = {};  // then, by an earlier start
+  std::vector<ActionCosts> stage_costs = {};       // of a pipeline, by stage (model_costs())
+  double hop = 0.0;                                // from one to the next, in seconds; 0: not known
+  std::vector<std::string> notes = {};             // about the pipeline, for people
+
+  bool chooses_memory() const { return chooses_recompute || may_move.any(); }
 };
 
 // The one place where keys of a resolved config become a plan, for `target` or for the device that

@@ -1,10 +1,8 @@
 #include "tessera/resolve/recompute_rules.h"
 
 #include <algorithm>
-#include <charconv>
 #include <cstddef>
 #include <cstdint>
-#include <system_error>
 #include <vector>
 
 #include "tessera/base/error.h"
@@ -48,6 +46,35 @@ void require_layers_exist(const RunConfig& config, const Plan& plan) {
                       : format("layers of the model, whose last is {}", plan.model.num_layers - 1));
 }
 
+std::string list_text(const std::vector<std::string>& ops) {
+  std::string text;
+  for (const std::string& op : ops) {
+    text += (text.empty() ? "" : ", ") + op;
+  }
+  return text;
+}
+
+std::string kept_text(const RecomputeRule& rule, bool is_one) {
+  if (rule.kept != RecomputeKept::kInputs) {
+    return std::string(name(rule.kept));
+  }
+  if (!rule.keep.empty()) {
+    return list_text(rule.keep);
+  }
+  return is_one ? "its input alone" : "their inputs alone";
+}
+
+std::string rule_text(const RecomputeRule& rule) {
+  const bool is_one = rule.end - rule.first == 1;
+  std::string text = is_one ? format("layer {} keeps ", rule.first)
+                            : format("layers {}-{} keep ", rule.first, rule.end - 1);
+  text += kept_text(rule, is_one);
+  if (!rule.store.empty()) {
+    text += format(" and {} {}", is_one ? "stores" : "store", list_text(rule.store));
+  }
+  return text;
+}
+
 }  // namespace
 
 RecomputeRules recompute_rules(const RunConfig& config, const Plan& plan) {
@@ -86,78 +113,10 @@ RecomputeRules recompute_rules(const RunConfig& config, const Plan& plan) {
   return rules;
 }
 
-std::string to_string(const RecomputeChoice& choice) {
-  std::string text = format("{} of {}:", choice.limit, choice.all_bytes);
-  for (const RecomputeRule& rule : choice.rules) {
-    text += format("{} {}-{}", text.back() == ':' ? "" : ";", rule.first, rule.end - 1);
-    for (const std::string& op : rule.keep) {
-      text += " " + op;
-    }
-  }
-  return text;
-}
-
-RecomputeChoice parse_recompute_choice(std::string_view text) {
-  const auto require = [text](bool condition) {
-    TESSERA_REQUIRE(condition,
-                    ErrorCode::kInvalidConfig,
-                    "found \"{}\", expected BYTES of BYTES: FIRST-LAST OP OP ...; FIRST-LAST ..., "
-                    "layers in their order, as a run writes it into its config.toml; leave it out "
-                    "to choose",
-                    text);
-  };
-  std::string_view rest = text;
-  const auto number = [&](char end) {
-    std::int64_t value = -1;
-    const auto [place, error] = std::from_chars(rest.data(), rest.data() + rest.size(), value);
-    rest.remove_prefix(static_cast<std::size_t>(place - rest.data()));
-    require(error == std::errc() && value >= 0 && (end == '\0' || rest.starts_with(end)));
-    rest.remove_prefix(end == '\0' ? 0 : 1);
-    return value;
-  };
-  RecomputeChoice choice = {.limit = number(' ')};
-  constexpr std::string_view kOf = "of ";
-  require(rest.starts_with(kOf));
-  rest.remove_prefix(kOf.size());
-  choice.all_bytes = number(':');
-  std::int64_t next = 0;
-  while (!rest.empty()) {
-    require(rest.starts_with(' '));
-    rest.remove_prefix(1);
-    RecomputeRule& rule = choice.rules.emplace_back();
-    rule.first = number('-');
-    const std::int64_t last = number('\0');
-    require(next <= rule.first && rule.first <= last && last < RecomputeRule().end);
-    rule.end = last + 1;
-    next = rule.end;
-    while (rest.starts_with(' ')) {
-      rest.remove_prefix(1);
-      const std::string_view op = rest.substr(0, rest.find_first_of(" ;"));
-      require(!op.empty());
-      rule.keep.emplace_back(op);
-      rest.remove_prefix(op.size());
-    }
-    require(rest.empty() || (rest.starts_with(';') && rest.size() > 1));
-    rest.remove_prefix(rest.empty() ? 0 : 1);
-  }
-  return choice;
-}
-
 std::string to_string(const RecomputeRules& rules) {
   std::string text;
   for (const RecomputeRule& rule : rules) {
-    std::string kept;
-    for (const std::string& op : rule.keep) {
-      kept += (kept.empty() ? "" : ", ") + op;
-    }
-    const bool is_one = rule.end - rule.first == 1;
-    text += format("{}{} {}",
-                   text.empty() ? "" : "; ",
-                   is_one ? format("layer {} keeps", rule.first)
-                          : format("layers {}-{} keep", rule.first, rule.end - 1),
-                   !kept.empty() ? kept
-                   : is_one      ? "its input alone"
-                                 : "their inputs alone");
+    text += (text.empty() ? "" : "; ") + rule_text(rule);
   }
   return text.empty() ? "all is kept" : text;
 }

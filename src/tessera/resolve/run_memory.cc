@@ -124,6 +124,30 @@ std::string with_changes(const PlannedRun& run, const RunConfig& config) {
   return texts.empty() ? "" : " with " + joined(texts);
 }
 
+// The same run with all that "auto" may move where it moves to: what "auto" comes to in the end.
+RunConfig with_all_moved(RunConfig config) {
+  for (Offload* const key : {&config.memory.offload_optimizer,
+                             &config.memory.offload_parameters,
+                             &config.memory.offload_activations}) {
+    *key = *key == Offload::kAuto ? Offload::kAll : *key;
+  }
+  return config;
+}
+
+PlannedRun with_all_moved(const PlannedRun& run, const RunConfig& config) {
+  if (!run.may_move.any()) {
+    return run;
+  }
+  PlannedRun moved = plan_run(with_all_moved(config), run.plan.model, run.target);
+  if (run.chooses_recompute) {
+    moved.plan.passes.recompute = run.plan.passes.recompute;
+    for (RecomputeRule& rule : moved.plan.passes.recompute) {
+      rule.store.clear();  // all are
+    }
+  }
+  return moved;
+}
+
 using NeededBytes = std::function<std::int64_t(const PlannedRun&)>;
 
 // As many ranks that share each sequence as it takes for the run to fit, in place of data ranks,
@@ -162,8 +186,9 @@ std::optional<Remedy> shared_sequences(const RunConfig& config,
   return std::nullopt;
 }
 
-// What is offloaded more, the least that is enough, with all other changes where it takes them;
-// none where nothing is enough, or all is offloaded already.
+// What is offloaded more, the fewest keys that are enough, with all other changes where it takes
+// them; none where nothing is enough, or all is offloaded already. What they need is said of all
+// that they could move, of which "auto" moves as much as has no room.
 std::optional<Remedy> more_offloaded(const RunConfig& config,
                                      const PlannedRun& run,
                                      const NeededBytes& needed_bytes,
@@ -178,7 +203,7 @@ std::optional<Remedy> more_offloaded(const RunConfig& config,
       continue;
     }
     changed.memory.*offload = Offload::kAll;
-    keys.push_back(format("{} = \"all\"", key));
+    keys.push_back(format("{} = \"auto\"", key));
     const PlannedRun offloaded = plan_run(changed, run.plan.model, run.target);
     Remedy alone = {.text = joined(keys), .run = offloaded};
     alone.run.plan.passes.recompute = run.plan.passes.recompute;
@@ -342,7 +367,7 @@ std::vector<std::string> idle_offloads(const RunPrograms& programs, const Plan& 
     if (space != Space::kDevice && is_idle) {
       lines.push_back(
           format("memory.offload_{} has no effect in this run: what there is of them is "
-                 "smaller than a page, or gathered by the update",
+                 "smaller than a page, gathered by the update, or read by three actions",
                  key));
     }
   }
@@ -438,6 +463,8 @@ void require_fits(const RunPrograms& programs,
     }
     return;
   }
+  const RunConfig all_moved = with_all_moved(config);
+  const PlannedRun least_run = with_all_moved(run, config);
   const auto needed_bytes = [](const PlannedRun& changed) {
     return run_memory(changed, compile_run(changed.plan, changed.target)).total();
   };
@@ -453,17 +480,17 @@ void require_fits(const RunPrograms& programs,
   };
   constexpr int kMostChanges = 3;
   for (int number = 1; number <= kMostChanges && !some_fit; ++number) {
-    std::ranges::for_each(remedies(run, config, number), advise);
+    std::ranges::for_each(remedies(least_run, all_moved, number), advise);
   }
   if (!some_fit) {
-    if (const auto remedy = shared_sequences(config, run, needed_bytes, limit)) {
+    if (const auto remedy = shared_sequences(all_moved, least_run, needed_bytes, limit)) {
       advise(*remedy);
     }
   }
   if (!some_fit) {
     // A step takes longer for the one, and is another for the other.
-    const auto remedy = more_offloaded(config, run, needed_bytes, limit);
-    advise(shorter_sequences(run, config, needed_bytes, limit));
+    const auto remedy = more_offloaded(all_moved, least_run, needed_bytes, limit);
+    advise(shorter_sequences(least_run, all_moved, needed_bytes, limit));
     if (remedy) {
       advise(*remedy);
     }

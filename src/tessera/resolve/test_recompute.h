@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -10,7 +11,8 @@
 #include "tessera/config/config.h"
 #include "tessera/passes/memory/recompute_choices.h"
 #include "tessera/plan/compile.h"
-#include "tessera/resolve/choose_recompute.h"
+#include "tessera/resolve/kernel_seconds.h"
+#include "tessera/resolve/layer_search.h"
 #include "tessera/resolve/resolve.h"
 #include "tessera/resolve/run_memory.h"
 
@@ -37,18 +39,27 @@ inline PlannedRun small_run(const std::vector<std::string>& more) {
   return plan_run(config, resolve_model(config));
 }
 
-// What a way to keep values comes to.
+// What a way to keep, repeat and store values comes to.
 struct RecomputeOutcome {
   std::int64_t bytes = 0;  // of a rank
   double repeated = 0.0;   // over a microbatch's work
+  double added = 0.0;      // likewise, with what it costs to store
 };
 
 // All combinations of the choices of each layer, at most so many of each from the least to all, of
 // a run without a pipeline, with what their programs need.
-inline std::vector<RecomputeOutcome> all_outcomes(PlannedRun run, std::size_t most = SIZE_MAX) {
+inline std::vector<RecomputeOutcome> all_outcomes(
+    PlannedRun run,
+    std::size_t most = SIZE_MAX,
+    std::optional<double> store_seconds = std::nullopt) {
+  if (store_seconds) {
+    run.plan.passes.activations = run.may_move.activations;
+    run.plan.passes.all_activations = false;
+  }
   const NodeSeconds seconds = kernel_seconds({}, run.plan.dtype);
   const Graph graph = graphs_before_recompute(run.plan, run.target).front();
-  std::vector<LayerChoices> layers = recompute_choices(graph, seconds);
+  std::vector<LayerChoices> layers =
+      recompute_choices(graph, seconds, {.store_seconds = store_seconds});
   for (LayerChoices& layer : layers) {
     const std::size_t last = layer.front.size() - 1;
     for (std::size_t i = 0; last >= most && i < most; ++i) {
@@ -69,9 +80,10 @@ inline std::vector<RecomputeOutcome> all_outcomes(PlannedRun run, std::size_t mo
       if (chosen[i] + 1 < layers[i].front.size()) {
         const std::int64_t layer = layers[i].layer;
         run.plan.passes.recompute.push_back(
-            {.first = layer, .end = layer + 1, .keep = choice.keep});
+            {.first = layer, .end = layer + 1, .keep = choice.keep, .store = choice.store});
       }
-      outcome.repeated += choice.seconds / whole;
+      outcome.repeated += choice.repeated / whole;
+      outcome.added += choice.seconds / whole;
     }
     outcome.bytes = try_steps({graph}, run.plan, run.target)[0].arena_bytes + beside;
     outcomes.push_back(outcome);
@@ -84,11 +96,11 @@ inline std::vector<RecomputeOutcome> all_outcomes(PlannedRun run, std::size_t mo
   return outcomes;
 }
 
-// The least that is repeated within a limit.
+// The least that a step takes longer within a limit.
 inline double best_within(const std::vector<RecomputeOutcome>& outcomes, std::int64_t limit) {
   double best = 1.0;
   for (const RecomputeOutcome& outcome : outcomes) {
-    best = outcome.bytes <= limit ? std::min(best, outcome.repeated) : best;
+    best = outcome.bytes <= limit ? std::min(best, outcome.added) : best;
   }
   return best;
 }

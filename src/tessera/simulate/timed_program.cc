@@ -19,9 +19,6 @@
 namespace tessera {
 namespace {
 
-// Bytes/s of PCIe 4 x16, as copies reach it.
-constexpr double kUsualHostLink = 26e9;
-
 // Collectives of an op that run one after the other, from `begin` to before `end`.
 struct Calls {
   std::int64_t begin = 0;

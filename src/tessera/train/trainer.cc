@@ -1,5 +1,7 @@
 #include "tessera/train/trainer.h"
 
+#include <algorithm>
+#include <array>
 #include <exception>
 #include <filesystem>
 #include <memory>
@@ -27,10 +29,10 @@
 #include "tessera/plan/plan.h"
 #include "tessera/plan/run_layout.h"
 #include "tessera/resolve/adapters.h"
-#include "tessera/resolve/choose_recompute.h"
+#include "tessera/resolve/choose_memory.h"
 #include "tessera/resolve/make_plan.h"
+#include "tessera/resolve/memory_choice.h"
 #include "tessera/resolve/predicted_step.h"
-#include "tessera/resolve/recompute_rules.h"
 #include "tessera/resolve/resolve.h"
 #include "tessera/resolve/resolve_layout.h"
 #include "tessera/resolve/run_memory.h"
@@ -54,11 +56,15 @@ std::pair<RunPrograms, std::int64_t> compile_with_limit(const RunConfig& config,
 }
 
 // What an earlier start in the run's directory chose, as memory.chosen has it; whether it is of
-// this run is for fit_recompute() to see.
+// this run is for fit_memory() to see.
 std::string earlier_choice(const RunConfig& config) {
   const std::filesystem::path file = std::filesystem::path(config.run.dir) / "config.toml";
   std::error_code error;
-  if (config.memory.recompute != Recompute::kAuto) {
+  const MemorySection& memory = config.memory;
+  const std::array auto_keys = {
+      memory.offload_optimizer, memory.offload_parameters, memory.offload_activations};
+  if (memory.recompute != Recompute::kAuto &&
+      std::ranges::find(auto_keys, Offload::kAuto) == auto_keys.end()) {
     return {};
   }
   if (config.run.dir.empty() || !config.memory.chosen.empty() ||
@@ -66,9 +72,11 @@ std::string earlier_choice(const RunConfig& config) {
     return config.memory.chosen;
   }
   try {
-    const RunConfig before = parse_run_config(read_file(file), file.string());
-    return before.memory.chosen.empty() ? ""
-                                        : to_string(parse_recompute_choice(before.memory.chosen));
+    MemorySection before = parse_run_config(read_file(file), file.string()).memory;
+    const std::string chosen = std::exchange(before.chosen, {});
+    before.limit_bytes = memory.limit_bytes;
+    // With other keys another choice may be better.
+    return chosen.empty() || before != memory ? "" : to_string(parse_memory_choice(chosen));
   } catch (const Error& unreadable) {
     if (!is_info_silenced()) {
       log_warning(format("{}: what an earlier start chose is not taken", unreadable.what()));
@@ -85,24 +93,24 @@ std::string fit_and_check(const RunConfig& config,
   const std::int64_t limit = room.limit;
   run.chosen_before.reset();
   if (!room.chosen.empty()) {
-    run.chosen_before = parse_recompute_choice(room.chosen);
+    run.chosen_before = parse_memory_choice(room.chosen);
   }
+  const ResolvedLayout resolved = resolve_layout(config);
   const DeviceSpec device =
-      run.target.device.memory_bytes > 0 ? run.target.device : resolve_layout(config).device;
+      run.target.device.memory_bytes > 0 ? run.target.device : resolved.device;
   const bool is_shared = config.memory.limit_bytes == 0 && !run.target.is_device();
   const RankRoom rank = {.limit = is_shared ? room_beside_others(limit) : limit,
-                         .on_device = run.target.is_device()};
-  const auto chosen = fit_recompute(run, programs, device, rank, config.passes.dump);
+                         .on_device = run.target.is_device(),
+                         .rates = move_rates(device, resolved.disk_bandwidth, room.ranks_here)};
+  const auto chosen = fit_memory(run, programs, device, rank, config.passes.dump);
   if (chosen && chosen->bytes <= limit) {
-    log_info(to_string(*chosen, run.plan.passes.recompute));
+    log_info(to_string(*chosen, run));
   }
   require_fits(programs, run, config, limit);
   if (!chosen) {
     return {};
   }
-  return to_string(chosen->search
-                       ? RecomputeChoice{rank.limit, chosen->all_bytes, run.plan.passes.recompute}
-                       : *run.chosen_before);
+  return to_string(chosen->search ? choice_of(run, *chosen, rank.limit) : *run.chosen_before);
 }
 
 // Writes the tokenizer's marks into `config`.
@@ -249,8 +257,10 @@ Prepared prepare(const RunConfig& config,
   };
   auto compiled = together(0, [&] { return compile_with_limit(config, run); });
   RunPrograms& programs = compiled.first;
-  const RoomToKeep room =
-      room_of_launch(world.get(), {.limit = compiled.second, .chosen = earlier_choice(config)});
+  const RoomToKeep room = room_of_launch(world.get(),
+                                         {.limit = compiled.second,
+                                          .ranks_here = ranks_on_machine(config),
+                                          .chosen = earlier_choice(config)});
   RunSequences sequences = together(1, [&] {
     named.memory.chosen = fit_and_check(config, run, programs, room);
     return load_sequences(named, run.plan.model.vocab);

@@ -92,9 +92,11 @@ Graph rebuild(const Graph& original,
       same_type[old] =
           same || (old < original.values.size() && original.values[old].type == types[r]);
       node.results[r] = value;
-      result.values.push_back({.type = std::move(types[r]),
-                               .producer = id,
-                               .result_index = static_cast<std::int32_t>(r)});
+      result.values.push_back(
+          {.type = std::move(types[r]),
+           .leaves = old < original.values.size() && original.values[old].leaves,
+           .producer = id,
+           .result_index = static_cast<std::int32_t>(r)});
     }
     result.nodes.push_back(std::move(node));
   }

@@ -91,9 +91,13 @@ class Layers {
       const BufferId id = BufferId::of(i);
       if (program_[id].persistent && program_[id].space != Space::kDevice) {
         fetch_state(id);
-      } else if (options_.activations != Space::kDevice && may_leave(id)) {
+      } else if (options_.activations != Space::kDevice &&
+                 (options_.all_activations || program_[id].leaves) && may_leave(id)) {
         offload(id);
       }
+    }
+    for (Buffer& buffer : program_.buffers) {
+      buffer.leaves = false;
     }
     for (std::size_t b = 0; b < bodies_.size(); ++b) {
       write(b);
@@ -336,6 +340,44 @@ class Layers {
     return is_made;
   }
 
+  // Whether every call of a body is followed by one of another, of the same microbatch.
+  bool is_followed_by(std::size_t b, std::size_t other) const {
+    const auto& calls = program_.calls;
+    const auto is_of_body = [&](const Call& call, std::size_t body) {
+      const Code& code = program_[call.segment].code;
+      const Code& of = bodies_[body].pieces.front().front()->code;
+      return code.action == of.action && code.chunk == of.chunk && code.kind == of.kind;
+    };
+    for (std::size_t i = 0; i < calls.size(); ++i) {
+      if (!is_of_body(calls[i], b)) {
+        continue;
+      }
+      std::size_t next = i + 1;
+      while (next < calls.size() && is_of_body(calls[next], b) &&
+             calls[next].microbatch == calls[i].microbatch) {
+        ++next;
+      }
+      if (next == calls.size() || !is_of_body(calls[next], other) ||
+          calls[next].microbatch != calls[i].microbatch) {
+        return false;
+      }
+    }
+    return true;
+  }
+
+  // Whether something that is last used at one site of forward and first at one of backward would
+  // be fetched as soon as it is stored.
+  bool is_back_at_once(std::size_t forward,
+                       std::size_t last_use,
+                       std::size_t backward,
+                       std::size_t first_use) const {
+    const Body& made = bodies_[forward];
+    const Body& read = bodies_[backward];
+    return made.begin_of(made.blocks[last_use] + 1 + kLayersAhead) == made.size() &&
+           read.begin_of(read.blocks[first_use] - kLayersAhead) == 0 &&
+           is_followed_by(forward, backward);
+  }
+
   void offload(BufferId id) {
     const auto uses = uses_[id.at()];
     const auto& [first, first_sites] = *uses.begin();
@@ -345,6 +387,9 @@ class Layers {
     const std::size_t backward = in_order ? second : first;
     const Sites& made = in_order ? first_sites : second_sites;
     const Sites& read = in_order ? second_sites : first_sites;
+    if (is_back_at_once(forward, made.back(), backward, read.front())) {
+      return;
+    }
     Buffer elsewhere = program_[id];
     elsewhere.name = format("stored {}", elsewhere.name);
     elsewhere.space = options_.activations;

@@ -11,11 +11,12 @@ namespace tessera {
 // it): each layer's are fetched, on stream "fetch", while the layer before it computes, into memory
 // that lives until their last use there.
 //
-// Activations that forward leaves to backward go to options.activations, unless that is the
-// device's: stored, on stream "store", after their last use in forward, and fetched while the layer
-// before that of their first use in backward computes. Their memory is free as soon as the layer
-// after theirs has ended. Those stay that other streams use, of which forward makes only parts, or
-// that are small.
+// Activations that forward leaves to backward, all or those that are marked, go to
+// options.activations, unless that is the device's: stored, on stream "store", after their last use
+// in forward, and fetched while the layer before that of their first use in backward computes.
+// Their memory is free as soon as the layer after theirs has ended. Those stay that other streams
+// use, of which forward makes only parts, that are small, or that would be fetched as soon as they
+// are stored: of the last layer, where backward follows.
 //
 // Example, of a parameter #4 in a file:
 //   #9 = fetch(#4) stream 1 signal 1             while layer 0 computes

@@ -114,14 +114,52 @@ class Offloading {
   void choose_buffers() {
     exclude_what_the_update_uses_whole();
     exclude_what_other_codes_write();
+    choose_of(Category::kOptimizer, options_.moved.optimizer);
+    choose_of(Category::kParameter, options_.moved.parameters);
+  }
+
+  // At least so many bytes where there are, and of those before any of them about the same part.
+  void choose_of(Category category, std::int64_t bytes) {
+    std::vector<BufferId> may_move;
+    std::int64_t all = 0;
     for (std::size_t i = 0; i < program_.buffers.size(); ++i) {
-      Buffer& buffer = program_.buffers[i];
-      const Space space = space_of(buffer);
-      if (space != Space::kDevice && !excluded_.contains(BufferId::of(i))) {
-        chosen_.insert(BufferId::of(i));
-        buffer.space = space;
-        buffer.pages = true;
+      const Buffer& buffer = program_.buffers[i];
+      if (buffer.category == category && space_of(buffer) != Space::kDevice &&
+          !excluded_.contains(BufferId::of(i))) {
+        may_move.push_back(BufferId::of(i));
+        all += buffer.bytes;
       }
+    }
+    const std::int64_t wanted = std::min(bytes, all);
+    const double part = all > 0 ? static_cast<double>(wanted) / static_cast<double>(all) : 0.0;
+    std::int64_t seen = 0;
+    std::int64_t moved = 0;
+    const auto move = [&](BufferId id) {
+      Buffer& buffer = program_.buffers[id.at()];
+      moved += buffer.bytes;
+      chosen_.insert(id);
+      buffer.space = space_of(buffer);
+      buffer.pages = true;
+    };
+    std::vector<BufferId> stay;
+    for (const BufferId id : may_move) {
+      const std::int64_t own = program_[id].bytes;
+      seen += own;
+      const double half = static_cast<double>(moved) + 0.5 * static_cast<double>(own);
+      if (half <= part * static_cast<double>(seen)) {
+        move(id);
+      } else {
+        stay.push_back(id);
+      }
+    }
+    // The smallest that is enough for what is missing.
+    std::ranges::stable_sort(stay, {}, [&](BufferId id) { return program_[id].bytes; });
+    while (moved < wanted) {
+      const auto enough = std::ranges::find_if(
+          stay, [&](BufferId id) { return moved + program_[id].bytes >= wanted; });
+      const auto next = enough != stay.end() ? enough : std::prev(stay.end());
+      move(*next);
+      stay.erase(next);
     }
   }
 

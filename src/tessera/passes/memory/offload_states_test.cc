@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <cstdlib>
 #include <map>
 #include <set>
 
@@ -23,6 +24,41 @@ constexpr std::int64_t kMost = 20'480;
 
 Program with_moments_in(Space space) {
   return offloaded_step({.optimizer = space, .piece_bytes = kPiece});
+}
+
+std::int64_t bytes_moved(std::int64_t wanted) {
+  const Program program =
+      offloaded_step({.optimizer = Space::kFile, .moved = {.optimizer = wanted}});
+  std::int64_t bytes = 0;
+  for (const Buffer& buffer : program.buffers) {
+    bytes += buffer.space == Space::kFile ? buffer.bytes : 0;
+  }
+  return bytes;
+}
+
+// As much as is wanted, and less than a tensor more; spread over the update.
+TEST(OffloadStates, MovesAsMuchAsIsWanted) {
+  constexpr std::int64_t kLargest = std::int64_t{300} * 64 * 4;
+  const std::int64_t all = bytes_moved(OffloadedBytes().optimizer);
+  EXPECT_EQ(bytes_moved(0), 0);
+  for (int part = 1; part < 16; ++part) {
+    const std::int64_t wanted = all / 16 * part;
+    EXPECT_GE(bytes_moved(wanted), wanted);
+    EXPECT_LT(bytes_moved(wanted), wanted + kLargest);
+  }
+  EXPECT_EQ(bytes_moved(all - 1), all);
+  const Program half =
+      offloaded_step({.optimizer = Space::kFile, .moved = {.optimizer = bytes_moved(all) / 2}}, 3);
+  std::int64_t seen = 0;
+  std::int64_t moved = 0;
+  for (const Buffer& buffer : half.buffers) {
+    if (buffer.category == Category::kOptimizer && buffer.bytes >= kPageBytes) {
+      seen += buffer.bytes;
+      moved += buffer.space == Space::kFile ? buffer.bytes : 0;
+      EXPECT_LE(std::abs(2 * moved - seen), 2 * kLargest) << buffer.name;
+    }
+  }
+  EXPECT_EQ(seen, all);
 }
 
 // Every byte is fetched and stored once, in pieces that begin with pages and are no larger than

@@ -92,6 +92,51 @@ TEST(RecomputeChoices, SayWhatRulesMakeOfLayers) {
   }
 }
 
+// Of what leaves in the graph that the rule makes; of what stores nothing there are all that there
+// are without stores.
+TEST(RecomputeChoices, SayWhatRulesStore) {
+  constexpr double kPrice = 1e-3;
+  for (const Graph& graph : models()) {
+    const std::vector<KeptChoice> plain = recompute_choices(graph, node_cost)[0].front;
+    const LayerChoices layer =
+        recompute_choices(graph, node_cost, {.store_seconds = kPrice}).front();
+    std::vector<std::int64_t> unstored;
+    for (const KeptChoice& choice : layer.front) {
+      RecomputeRule rule = {.first = 0, .end = 1};
+      rule.keep = choice.keep;
+      rule.store = choice.store;
+      const Graph made = recompute_layers(graph, RecomputeRules{rule});
+      std::int64_t leaves = 0;
+      for (const ValueInfo& value : made.values) {
+        leaves += value.leaves ? value.type.num_bytes() : 0;
+      }
+      EXPECT_EQ(choice.stored_bytes, leaves);
+      EXPECT_DOUBLE_EQ(choice.seconds,
+                       choice.repeated + kPrice * static_cast<double>(choice.stored_bytes));
+      EXPECT_GE(layer.kept_bytes(0), 0);
+      if (choice.store.empty()) {
+        unstored.push_back(choice.bytes);
+      }
+    }
+    EXPECT_GT(layer.left_bytes, 0);
+    EXPECT_EQ(layer.front.front().bytes, std::min<std::int64_t>(layer.front[0].bytes, 0));
+    for (const KeptChoice& choice : plain) {
+      EXPECT_THAT(unstored, testing::Contains(choice.bytes));
+    }
+  }
+}
+
+// Where rules say what is computed again, what is kept may be stored and nothing else.
+TEST(RecomputeChoices, StoreWhatRulesKeep) {
+  const Graph graph = recompute_layers(differentiate(small_llama()), recompute_all());
+  const LayerChoices layer =
+      recompute_choices(graph, node_cost, {.may_repeat = false, .store_seconds = 1.0}).front();
+  ASSERT_EQ(layer.front.size(), 2U);
+  EXPECT_EQ(layer.front[0].stored_bytes, layer.left_bytes);
+  EXPECT_EQ(layer.front[1].stored_bytes, 0);
+  EXPECT_EQ(layer.front[0].repeated, 0.0);
+}
+
 // What is random is drawn once, however little is kept.
 TEST(RecomputeChoices, KeepWhatIsRandom) {
   const Graph graph =

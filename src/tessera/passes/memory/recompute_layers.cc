@@ -70,6 +70,13 @@ const RecomputeRule* find_rule(const RecomputeRules& rules, std::int64_t layer) 
   return found != rules.end() ? &*found : nullptr;
 }
 
+// Whether ops of a rule name one of that name.
+bool names_op(const std::vector<std::string>& ops, const std::string& name) {
+  return std::ranges::any_of(ops, [&](const std::string& op) {
+    return !name.empty() && (op == name || op == name.substr(0, name.rfind('.')));
+  });
+}
+
 // By value, whether backward reads it or a view of it.
 std::vector<bool> find_read_by_backward(const Graph& graph) {
   std::vector<bool> read(graph.values.size(), false);
@@ -113,6 +120,8 @@ class KeptByRule {
  private:
   bool keeps_by_kind(const Node& node, RecomputeKept kept) {
     switch (kept) {
+      case RecomputeKept::kAll:
+        return true;
       case RecomputeKept::kInputs:
         return false;
       case RecomputeKept::kAllButAttention:
@@ -158,10 +167,7 @@ class KeptByRule {
   }
 
   bool is_named(NodeId id, const std::vector<std::string>& ops) const {
-    const std::string& name = names_[id.at()];
-    return std::ranges::any_of(ops, [&](const std::string& op) {
-      return !name.empty() && (op == name || op == name.substr(0, name.rfind('.')));
-    });
+    return names_op(ops, names_[id.at()]);
   }
 
   const Graph& graph_;
@@ -194,7 +200,7 @@ void require_known(std::string_view key,
 
 // Each op that a rule names is of its layers, where the graph has any of these.
 void require_ops(const Graph& graph, const RecomputeRule& rule) {
-  if (rule.keep.empty() && rule.again.empty()) {
+  if (rule.keep.empty() && rule.again.empty() && rule.store.empty()) {
     return;
   }
   const std::vector<std::string> names = recompute_names(graph);
@@ -207,6 +213,7 @@ void require_ops(const Graph& graph, const RecomputeRule& rule) {
   if (!known.empty()) {
     require_known("memory.keep", rule.keep, known);
     require_known("memory.recompute_ops", rule.again, known);
+    require_known("what is stored", rule.store, known);
     for (const std::string& op : rule.keep) {
       TESSERA_REQUIRE(std::ranges::find(rule.again, op) == rule.again.end(),
                       ErrorCode::kInvalidConfig,
@@ -227,6 +234,24 @@ void add_kept(const Graph& graph, const RecomputeRules& rules, std::vector<bool>
       }
     }
   }
+}
+
+// The same graph, in which what rules store leaves.
+Graph with_leaving(Graph graph, const RecomputeRules& rules) {
+  if (std::ranges::all_of(rules, [](const RecomputeRule& rule) { return rule.store.empty(); })) {
+    return graph;
+  }
+  const std::vector<std::string> names = recompute_names(graph);
+  for (std::size_t i = 0; i < graph.nodes.size(); ++i) {
+    const Node& node = graph.nodes[i];
+    const RecomputeRule* rule = find_rule(rules, node.layer);
+    if (rule != nullptr && names_op(rule->store, names[i])) {
+      for (const ValueId result : node.results) {
+        graph[result].leaves = true;
+      }
+    }
+  }
+  return graph;
 }
 
 // What one layer's backward needs of its own forward.
@@ -350,6 +375,8 @@ bool is_of_backward(const Node& node) {
 
 std::string_view name(RecomputeKept kept) {
   switch (kept) {
+    case RecomputeKept::kAll:
+      return "all";
     case RecomputeKept::kInputs:
       return "inputs";
     case RecomputeKept::kAllButAttention:
@@ -389,20 +416,21 @@ std::vector<std::string> recompute_names(const Graph& graph) {
 }
 
 Graph recompute_layers(const Graph& graph, const RecomputeRules& rules) {
+  const Graph marked = with_leaving(graph, rules);
   std::set<SlicedLayer> layers;
-  for (const Node& node : graph.nodes) {
+  for (const Node& node : marked.nodes) {
     if (node.layer >= 0 && find_rule(rules, node.layer) != nullptr) {
       layers.insert(sliced_layer_of(node));
     }
   }
   for (const RecomputeRule& rule : rules) {
-    require_ops(graph, rule);
+    require_ops(marked, rule);
   }
-  std::vector<bool> kept = find_kept(graph);
-  add_kept(graph, rules, kept);
-  GraphEdit edit(graph);
+  std::vector<bool> kept = find_kept(marked);
+  add_kept(marked, rules, kept);
+  GraphEdit edit(marked);
   for (const SlicedLayer& layer : layers) {
-    LayerRecompute(graph, edit, kept, layer).run();
+    LayerRecompute(marked, edit, kept, layer).run();
   }
   return edit.apply();
 }

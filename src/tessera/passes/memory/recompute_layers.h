@@ -9,8 +9,8 @@
 namespace tessera {
 
 // Of what a layer computes in forward, what its rule says is kept for backward, which repeats the
-// rest first. Bitwise the same results. Errors: kInvalidConfig where a rule names an op that its
-// layers do not have, with those that they have.
+// rest first, and what of it leaves for another space until then. Bitwise the same results. Errors:
+// kInvalidConfig where a rule names an op that its layers do not have, with those that they have.
 //   y = f(x) @forward; dx = f_backward(dy, y) @backward
 //   ->  y = f(x) @forward; z = f(x) @backward; dx = f_backward(dy, z) @backward
 Graph recompute_layers(const Graph& graph, const RecomputeRules& rules);

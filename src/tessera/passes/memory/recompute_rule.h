@@ -11,6 +11,7 @@ namespace tessera {
 
 // What is kept for backward of that which a layer computes in forward, where it is recomputed.
 enum class RecomputeKept : std::uint8_t {
+  kAll,                 // that forward makes
   kInputs,              // of the layer
   kAllButAttention,     // all that attention does not make itself
   kEverySecondProduct,  // what attention makes, sums over ranks, and of a layer's products the
@@ -18,22 +19,25 @@ enum class RecomputeKept : std::uint8_t {
   kAllButCheap,         // all that needs a product, attention or ranks, or more than what is kept
 };
 
-inline constexpr std::array kRecomputeKept = {RecomputeKept::kInputs,
+inline constexpr std::array kRecomputeKept = {RecomputeKept::kAll,
+                                              RecomputeKept::kInputs,
                                               RecomputeKept::kAllButAttention,
                                               RecomputeKept::kEverySecondProduct,
                                               RecomputeKept::kAllButCheap};
 
-// "inputs", "all_but_attention", "every_second_product", "all_but_cheap".
+// "all", "inputs", "all_but_attention", "every_second_product", "all_but_cheap".
 std::string_view name(RecomputeKept kept);
 
 // How the layers [first, end) of a model are recomputed. Ops are named as in graphs, "rms_norm" for
-// all of a layer, or with their number among these in the order of its forward, "rms_norm.1".
+// all of a layer, or with their number among these in the order of its forward, "rms_norm.1". The
+// results of ops to store leave if the plan has a space for activations.
 struct RecomputeRule {
   std::int64_t first = 0;
   std::int64_t end = std::numeric_limits<std::int32_t>::max();
   RecomputeKept kept = RecomputeKept::kInputs;
   std::vector<std::string> keep = {};   // ops whose results are kept in any case
   std::vector<std::string> again = {};  // ops that are computed again in any case
+  std::vector<std::string> store = {};  // ops of which what is kept waits in another space
 
   bool contains(std::int64_t layer) const { return first <= layer && layer < end; }
 

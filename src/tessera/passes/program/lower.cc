@@ -154,6 +154,10 @@ class Lowering {
                                   .bytes = buffer.bytes,
                                   .persistent = buffer.persistent});
     }
+    for (std::size_t i = 0; i < graph_.values.size(); ++i) {
+      Buffer& buffer = program_.buffers[storage_.tensors[i].buffer.at()];
+      buffer.leaves = buffer.leaves || graph_.values[i].leaves;
+    }
     const std::vector<Place> places = node_places(graph_, codes_);
     std::vector<bool> seen(program_.buffers.size(), false);
     for (std::size_t i = 0; i < graph_.nodes.size(); ++i) {
