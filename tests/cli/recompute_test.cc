@@ -107,7 +107,7 @@ TEST_F(RecomputeTest, KeepsItsChoice) {
   EXPECT_THAT(started({"--train.steps=9", "--memory.limit_bytes=0"}), Not(HasSubstr(chosen)));
   EXPECT_EQ(train("none", {"--memory.recompute=none", "--memory.chosen=4"}).code, 0);
   EXPECT_THAT(refused({"--memory.chosen=4"}),
-              AllOf(HasSubstr("found \"4\", expected BYTES of BYTES: FIRST-LAST OP"),
+              AllOf(HasSubstr("found \"4\", expected BYTES of BYTES [for KINDS]: FIRST-LAST OP"),
                     HasSubstr("(--memory.chosen=4: memory.chosen)")));
 }
 

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "tessera/base/error.h"
+#include "tessera/ops/all_ops.h"
 #include "tessera/ops/op.h"
 #include "tessera/passes/memory/recompute_layers.h"
 #include "tessera/program/space_traffic.h"
@@ -58,8 +59,6 @@ void drop_idle_space(PlannedRun& run) {
   }
 }
 
-constexpr OffloadedBytes kNoStates = {.optimizer = 0, .parameters = 0};
-
 // Bytes of a program's buffers of a kind that are in another space.
 std::int64_t bytes_elsewhere(const Program& program, Category category) {
   std::int64_t bytes = 0;
@@ -74,7 +73,7 @@ OffloadedBytes most_moved(const PlannedRun& run, const RunPrograms& programs) {
   const auto bytes = [](Space may, const Program& step, Category category) {
     return may != Space::kDevice ? bytes_elsewhere(step, category) : 0;
   };
-  OffloadedBytes most = kNoStates;
+  OffloadedBytes most = kNothingMoved;
   for (const Programs& own : programs) {
     const OffloadedBytes moved = {
         .optimizer = bytes(run.may_move.optimizer, own.step, Category::kOptimizer),
@@ -89,6 +88,25 @@ OffloadedBytes most_moved(const PlannedRun& run, const RunPrograms& programs) {
 double traffic_with(const Program& step, Space space) {
   const SpaceTraffic traffic = space_traffic(step, space);
   return static_cast<double>(traffic.fetched + traffic.stored);
+}
+
+// What the update moves of that.
+double update_traffic(const Program& step, Space space) {
+  double bytes = 0.0;
+  for (const Segment& segment : step.segments) {
+    if (segment.code.action != Action::kUpdate) {
+      continue;
+    }
+    for (const Instruction& instruction : segment.instructions) {
+      const bool fetches = instruction.op->get_if<FetchAttrs>() != nullptr;
+      const bool stores = instruction.op->get_if<StoreAttrs>() != nullptr;
+      for (const TensorRef& tensor : fetches ? instruction.operands : instruction.results) {
+        const bool moves = (fetches || stores) && step[tensor.buffer].space == space;
+        bytes += moves ? static_cast<double>(tensor.type.num_bytes()) : 0.0;
+      }
+    }
+  }
+  return bytes;
 }
 
 // All pipeline ranks of a run, with all that it may choose.
@@ -113,7 +131,7 @@ class MemorySearch {
       estimate();
     }
     search_layers();
-    for (int round = 0; round < kMostRounds && (move_more() || store_more()); ++round) {
+    for (int round = 1; round <= kMostRounds && (move_more(round) || store_more()); ++round) {
       search_layers();
     }
     layers_->repeat_sums();
@@ -173,7 +191,8 @@ class MemorySearch {
       moved = try_steps(graphs_.before, all.plan, all.target);
     }
     // In the run as it was, with layers that keep the least.
-    PlannedRun fewest = with_states(before_, std::vector<OffloadedBytes>(all_.size(), kNoStates));
+    PlannedRun fewest =
+        with_states(before_, std::vector<OffloadedBytes>(all_.size(), kNothingMoved));
     LayerSearch layers(fewest,
                        programs_,
                        graphs_,
@@ -219,8 +238,11 @@ class MemorySearch {
     const std::int64_t freed = step.arena_bytes - moved.arena_bytes;
     costs.staging =
         std::max<std::int64_t>(0, costs.states.optimizer + costs.states.parameters - freed);
-    costs.parameter_io = traffic_with(moved, space) - traffic_with(step, space) -
-                         2.0 * static_cast<double>(costs.states.optimizer);
+    const double in_update = update_traffic(moved, space) - update_traffic(step, space) -
+                             2.0 * static_cast<double>(costs.states.optimizer);
+    costs.updated_io = in_update;
+    costs.layers_io = traffic_with(moved, space) - traffic_with(step, space) -
+                      2.0 * static_cast<double>(costs.states.optimizer) - in_update;
   }
 
   // The run becomes that with the states of the choices, and nothing else chosen; where no
@@ -251,31 +273,29 @@ class MemorySearch {
     for (const RankChoice& choice : choices_) {
       store_seconds.push_back(prices_[choice.price]);
     }
-    std::vector<std::int64_t> of_layers;
-    for (const RankCosts& costs : costs_) {
-      of_layers.push_back(costs.of_layers);
-    }
     layers_.emplace(run_,
                     programs_,
                     graphs_,
                     LayerSearch::Options{.limit = room_.limit,
                                          .on_device = room_.on_device,
-                                         .store_seconds = std::move(store_seconds),
-                                         .of_layers = std::move(of_layers)});
+                                         .store_seconds = std::move(store_seconds)});
     layers_->search();
   }
 
-  // As many more states as ranks have bytes too many. False: none have, or none have any left.
-  bool move_more() {
+  // As many more states as ranks have bytes too many, in the last round all. False: none have, or
+  // none have any left.
+  bool move_more(int round) {
     take_moved();
     bool moves = false;
     for (std::size_t rank = 0; rank < costs_.size(); ++rank) {
       std::int64_t missing = std::max<std::int64_t>(0, layers_->bytes()[rank] - room_.limit);
       for (const auto kind : {&OffloadedBytes::optimizer, &OffloadedBytes::parameters}) {
         std::int64_t& moved = choices_[rank].moved.*kind;
-        const std::int64_t more = std::min(missing, costs_[rank].states.*kind - moved);
+        const std::int64_t left = costs_[rank].states.*kind - moved;
+        const bool takes_all = round == kMostRounds && missing > 0;
+        const std::int64_t more = takes_all ? left : std::min(missing, left);
         moved += more;
-        missing -= more;
+        missing -= takes_all ? 0 : more;
         moves = moves || more > 0;
       }
     }
@@ -345,7 +365,7 @@ class MemorySearch {
     PlannedRun changed = with_states(before_, fewer);
     changed.plan.passes.recompute = run_.plan.passes.recompute;
     if (changed.saves_in_background != run_.saves_in_background) {
-      return false;  // a copy of all states would take more than what is left
+      return false;  // a copy of all states is to have room again
     }
     std::vector<Program> steps = try_steps(graphs_.before, changed.plan, changed.target);
     if (std::ranges::max(layers_->bytes_with(steps)) > room_.limit) {
@@ -370,8 +390,10 @@ class MemorySearch {
       const ChosenCosts layers = layers_->rank(rank).costs();
       ChosenMemory own = result;
       own.repeated = layers.repeated / whole;
-      double more = layers_->rank(rank).seconds_with(kGigabyte) / whole;
-      if (!costs_.empty()) {
+      double more = 0.0;
+      if (costs_.empty()) {
+        more = layers_->rank(rank).seconds_with(kGigabyte) / whole;
+      } else {
         const double step = costs_[rank].num_microbatches * whole;
         const auto added = [&](double stored) {
           return added_seconds(costs_[rank], choices_[rank].moved, layers.repeated, stored) / step;
@@ -406,6 +428,14 @@ class MemorySearch {
   std::vector<Program> steps_;  // of what is chosen; none where they are in programs_
 };
 
+// What "auto" is said of.
+ChosenOf chosen_of(const PlannedRun& run) {
+  return {.recompute = run.chooses_recompute,
+          .optimizer = run.may_move.optimizer != Space::kDevice,
+          .parameters = run.may_move.parameters != Space::kDevice,
+          .activations = run.may_move.activations != Space::kDevice};
+}
+
 // The run with what an earlier start chose, where it is of such a run.
 std::optional<PlannedRun> with_choice(const PlannedRun& run, const MemoryChoice& choice) {
   const auto stores = [](const RecomputeRule& rule) { return !rule.store.empty(); };
@@ -415,11 +445,12 @@ std::optional<PlannedRun> with_choice(const PlannedRun& run, const MemoryChoice&
           choice.rules,
           [&](const RecomputeRule& rule) { return rule.end > run.plan.model.num_layers; }) ||
       (moved > 0 && (moved != ranks || !run.may_move.states())) ||
-      (std::ranges::any_of(choice.rules, stores) && run.may_move.activations == Space::kDevice)) {
+      (std::ranges::any_of(choice.rules, stores) && run.may_move.activations == Space::kDevice) ||
+      choice.of != chosen_of(run)) {
     return std::nullopt;
   }
   std::vector<OffloadedBytes> states = choice.moved_states;
-  states.resize(static_cast<std::size_t>(ranks), kNoStates);
+  states.resize(static_cast<std::size_t>(ranks), kNothingMoved);
   PlannedRun chosen = with_states(run, std::move(states));
   RecomputeRules& rules = chosen.plan.passes.recompute;
   if (run.chooses_recompute) {
@@ -495,7 +526,10 @@ std::optional<ChosenMemory> take_earlier_choice(PlannedRun& run,
   }
   run = *std::move(as_chosen);
   programs = *std::move(own);
-  return ChosenMemory{.repeated = repeated_by_rules(run, device), .all_bytes = all, .bytes = bytes};
+  return ChosenMemory{.repeated = repeated_by_rules(run, device),
+                      .moved = most_moved(run, programs),
+                      .all_bytes = all,
+                      .bytes = bytes};
 }
 
 }  // namespace
@@ -527,8 +561,10 @@ std::optional<ChosenMemory> fit_memory(PlannedRun& run,
 }
 
 MemoryChoice choice_of(const PlannedRun& run, const ChosenMemory& chosen, std::int64_t limit) {
-  MemoryChoice choice = {
-      .limit = limit, .all_bytes = chosen.all_bytes, .moved_states = run.plan.passes.moved_states};
+  MemoryChoice choice = {.limit = limit,
+                         .all_bytes = chosen.all_bytes,
+                         .moved_states = run.plan.passes.moved_states,
+                         .of = chosen_of(run)};
   for (OffloadedBytes& moved : choice.moved_states) {
     moved.optimizer = run.may_move.optimizer != Space::kDevice ? moved.optimizer : 0;
     moved.parameters = run.may_move.parameters != Space::kDevice ? moved.parameters : 0;

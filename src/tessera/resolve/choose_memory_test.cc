@@ -108,6 +108,52 @@ TEST(FitMemory, MovesNoMoreStatesThanHaveNoRoom) {
   }
 }
 
+// Whatever all of it would fit in, some of it does: over layouts and kinds, also beside a
+// validation.
+TEST(FitMemory, FitsWhereverAllOfItWould) {
+  for (const std::vector<std::string>& more : std::vector<std::vector<std::string>>{
+           {"--model.layers=1"},
+           {"--model.layers=5", "--train.microbatch=2"},
+           {"--model.vocab=2048", "--validation.every=1"},
+           {"--parallel.ranks=2", "--parallel.tensor=2", "--train.microbatch=4"},
+           {"--parallel.ranks=2", "--state.preset=zero1", "--train.microbatch=2"},
+           {"--parallel.ranks=2", "--state.preset=fsdp", "--train.dtype=bf16"},
+           {"--parallel.ranks=2", "--parallel.pipeline=2", "--train.microbatch=1"},
+           {"--parallel.ranks=2",
+            "--parallel.pipeline=2",
+            "--train.microbatch=1",
+            "--pipeline.schedule=zb-h1"}}) {
+    std::vector<std::string> keys = {"--model.layers=4",
+                                     "--model.dim=64",
+                                     "--train.global_batch=8",
+                                     "--memory.offload_optimizer=auto",
+                                     "--memory.offload_parameters=auto",
+                                     "--memory.offload_activations=auto"};
+    keys.insert(keys.end(), more.begin(), more.end());
+    SCOPED_TRACE(::testing::PrintToString(more));
+    const PlannedRun run = small_run(keys);
+    PlannedRun most = run;
+    PassPlan& passes = most.plan.passes;
+    passes.optimizer = passes.parameters = passes.activations = Space::kFile;
+    passes.recompute = recompute_all();
+    most.saves_in_background = false;
+    const RunPrograms programs = compile_run(run.plan, run.target);
+    const std::int64_t all = bytes_of(run, programs);
+    const std::int64_t least = bytes_of(most, compile_run(most.plan, most.target));
+    constexpr int kParts = 6;
+    for (int part = 1; part < kParts; ++part) {
+      const std::int64_t limit = least + (all - least) / kParts * part;
+      PlannedRun fitted = run;
+      RunPrograms own = programs;
+      const auto found = fit_memory(
+          fitted, own, {}, {.limit = limit, .rates = {.disk = part % 2 == 0 ? 1e8 : 1e10}});
+      ASSERT_TRUE(found);
+      EXPECT_LE(found->bytes, limit) << part;
+      EXPECT_EQ(found->bytes, bytes_of(fitted, compile_run(fitted.plan, fitted.target)));
+    }
+  }
+}
+
 // To the host's memory, which is none of the device's.
 TEST(FitMemory, MovesToTheHostOfADevice) {
   PlannedRun run = small_run({"--model.layers=4",

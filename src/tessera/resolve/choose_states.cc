@@ -74,9 +74,9 @@ class LayerCosts {
 };
 
 // With these states elsewhere.
-RankChoice with_states(const RankCosts& costs,
-                       const LayerCosts& layers,
-                       const OffloadedBytes& moved) {
+RankChoice estimated(const RankCosts& costs,
+                     const LayerCosts& layers,
+                     const OffloadedBytes& moved) {
   const std::int64_t states = moved.optimizer + moved.parameters;
   std::int64_t excess = costs.excess - states;
   excess += states > 0 ? costs.staging - costs.freed_copy : 0;
@@ -116,7 +116,7 @@ class StateSearch {
   }
 
   void look_at(const LayerCosts& layers, std::size_t price, const OffloadedBytes& moved) {
-    RankChoice choice = with_states(costs_, layers, moved);
+    RankChoice choice = estimated(costs_, layers, moved);
     choice.price = price;
     if (!best_ ||
         std::tie(choice.missing, choice.seconds) < std::tie(best_->missing, best_->seconds)) {
@@ -159,16 +159,15 @@ double added_seconds(const RankCosts& costs,
                      double repeated,
                      double stored_bytes) {
   const auto seconds = [](double bytes, double rate) { return bytes > 0.0 ? bytes / rate : 0.0; };
-  const auto twice = [](std::int64_t bytes) { return kMovedTwice * static_cast<double>(bytes); };
-  const double of_parameters = costs.states.parameters > 0
-                                   ? costs.parameter_io * static_cast<double>(moved.parameters) /
-                                         static_cast<double>(costs.states.parameters)
-                                   : 0.0;
-  const double in_update =
-      seconds(twice(moved.optimizer + moved.parameters), kUpdateReach * costs.update_rate);
+  const double part_of_parameters =
+      costs.states.parameters > 0
+          ? static_cast<double>(moved.parameters) / static_cast<double>(costs.states.parameters)
+          : 0.0;
+  const double in_update = seconds(
+      kMovedTwice * static_cast<double>(moved.optimizer) + part_of_parameters * costs.updated_io,
+      kUpdateReach * costs.update_rate);
   const double computed = costs.num_microbatches * (costs.microbatch + repeated);
-  const double of_states =
-      seconds(std::max(0.0, of_parameters - twice(moved.parameters)), costs.bandwidth);
+  const double of_states = seconds(part_of_parameters * costs.layers_io, costs.bandwidth);
   const double of_layers =
       seconds(kMovedTwice * costs.num_microbatches * stored_bytes, costs.store_rate);
   const double moving = of_states + of_layers;

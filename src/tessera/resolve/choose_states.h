@@ -11,15 +11,16 @@ namespace tessera {
 
 // What decides how much of a pipeline rank lies elsewhere. Bytes are of a rank.
 struct RankCosts {
-  std::int64_t excess = 0;     // of what all need on the device over what it may use
-  std::int64_t of_layers = 0;  // that it needs less where layers keep the least,
-  std::int64_t of_stores = 0;  // and where they store, too, what they may
-  OffloadedBytes states = {.optimizer = 0, .parameters = 0};  // that may lie elsewhere
-  std::int64_t staging = 0;                                   // of the device, where any do
-  std::int64_t freed_copy = 0;  // of a checkpoint, which states elsewhere do without
-  double parameter_io = 0.0;    // of a step, where all parameters lie elsewhere
-  double update = 0.0;          // seconds of the optimizer's arithmetic
-  double microbatch = 0.0;      // seconds of forward and backward
+  std::int64_t excess = 0;                // of what all need on the device over what it may use
+  std::int64_t of_layers = 0;             // that it needs less where layers keep the least,
+  std::int64_t of_stores = 0;             // and where they store, too, what they may
+  OffloadedBytes states = kNothingMoved;  // that may lie elsewhere
+  std::int64_t staging = 0;               // of the device, where any do
+  std::int64_t freed_copy = 0;            // of a checkpoint, which states elsewhere do without
+  double updated_io = 0.0;  // bytes that the update moves of parameters if all are elsewhere,
+  double layers_io = 0.0;   // and layers, in a step
+  double update = 0.0;      // seconds of the optimizer's arithmetic
+  double microbatch = 0.0;  // seconds of forward and backward
   double num_microbatches = 1.0;
   double in_flight = 1.0;    // microbatches whose activations are there at once
   double bandwidth = 0.0;    // bytes/s to or from where states go,
@@ -40,7 +41,7 @@ std::vector<std::optional<double>> store_prices(double rate);
 
 // How a rank makes room.
 struct RankChoice {
-  OffloadedBytes moved = {.optimizer = 0, .parameters = 0};
+  OffloadedBytes moved = kNothingMoved;
   std::size_t price = 0;     // the number of the fronts
   double seconds = 0.0;      // that a step takes longer, by estimate
   std::int64_t missing = 0;  // bytes for which there is no room in any way

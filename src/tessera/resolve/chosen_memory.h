@@ -16,14 +16,14 @@ struct ChosenMemory {
   double repeated = 0.0;                  // what is computed again,
   std::optional<double> for_states = {};  // what the step waits for states that move, and
   std::optional<double> for_layers = {};  // for activations; none: an earlier choice is taken
-  OffloadedBytes moved = {.optimizer = 0, .parameters = 0};  // of a rank, the most
-  std::int64_t all_bytes = 0;  // of the rank that needs most: where all is kept,
-  std::int64_t bytes = 0;      // as it was chosen
+  OffloadedBytes moved = kNothingMoved;   // of a rank, the most
+  std::int64_t all_bytes = 0;             // of the rank that needs most: where all is kept,
+  std::int64_t bytes = 0;                 // as it was chosen
 
   double added() const { return repeated + for_states.value_or(0.0) + for_layers.value_or(0.0); }
 
   struct Search {
-    std::int64_t least_bytes = 0;  // where inputs of layers and sums of ranks alone are kept
+    std::int64_t least_bytes = 0;  // where layers keep the least and store nothing
     // Of added(), if each rank had 1e9 bytes more; none where even the least does not fit.
     std::optional<double> saved_by_gigabyte = {};
   };

@@ -12,8 +12,8 @@
 #include "tessera/base/format.h"
 #include "tessera/base/units.h"
 #include "tessera/mesh/placement.h"
+#include "tessera/plan/model_costs.h"
 #include "tessera/resolve/explain_pipeline.h"
-#include "tessera/resolve/kernel_seconds.h"
 #include "tessera/resolve/resolve.h"
 
 namespace tessera {
@@ -56,7 +56,9 @@ std::string step_text(const Explanation& facts) {
   if (config.lora.rank > 0) {
     how += format(", adapters of rank {}", config.lora.rank);
   }
-  if (const RecomputeRules& rules = facts.run.plan.passes.recompute; !rules.empty()) {
+  const RecomputeRules& rules = facts.run.plan.passes.recompute;
+  if (std::ranges::any_of(
+          rules, [](const RecomputeRule& rule) { return rule.kept != RecomputeKept::kAll; })) {
     how += ", activations computed again";
     how += rules == recompute_all() ? "" : format(" ({})", to_string(config.memory.recompute));
   }
@@ -173,8 +175,8 @@ std::string fit_text(const Explanation& facts) {
                 format_bytes(fit.limit));
 }
 
-// What files cost: a disk endures so many bytes. A step takes as long as the disk or as products at
-// the device's peak.
+// What files cost: a disk endures so many bytes. A step takes no less time than the disk, and than
+// products at the device's peak where that is known.
 std::string wear_text(const Explanation& facts) {
   const SpaceTraffic& traffic = facts.memory.file.traffic;
   if (traffic.stored == 0) {
@@ -185,13 +187,13 @@ std::string wear_text(const Explanation& facts) {
   const auto ranks = static_cast<double>(ranks_on_machine(facts.config));
   const double seconds =
       ranks * static_cast<double>(traffic.fetched + traffic.stored) / facts.disk_bandwidth;
-  double flop = 0.0;
-  for (const RankWork& work : facts.work) {
-    flop = std::max(flop, work.cost.flop);
+  const DeviceSpec::PeakFlops& peak = facts.device.peak_flops;
+  double step = seconds;
+  if (has_speed(facts.device, facts.run.plan.dtype)) {
+    for (const RankWork& work : facts.work) {
+      step = std::max(step, work.cost.flop / std::max({peak.f32, peak.bf16, peak.f8}));
+    }
   }
-  const DType dtype = facts.run.plan.dtype;
-  const DeviceSpec::PeakFlops peak = known_device(facts.device, dtype).peak_flops;
-  const double step = std::max(seconds, flop / (dtype == DType::kBF16 ? peak.bf16 : peak.f32));
   const double a_day = ranks * static_cast<double>(traffic.stored) * kDay / step;
   return format(
       "  a disk of {}B/s needs {:.3g} s for what a step moves{}, and writes up to {:.3g} TB a "

@@ -6,16 +6,9 @@
 #include "tessera/plan/model_costs.h"
 
 namespace tessera {
+namespace {
 
-double microbatch_seconds(const Graph& graph, const NodeSeconds& seconds) {
-  double whole = 0.0;
-  for (const Node& node : graph.nodes) {
-    const bool is_of_microbatch = node.phase != Phase::kStart && node.phase != Phase::kUpdate;
-    whole += is_of_microbatch ? seconds(graph, node) : 0.0;
-  }
-  return whole;
-}
-
+// The device, or a usual core where nobody says how fast it is.
 DeviceSpec known_device(const DeviceSpec& device, DType dtype) {
   constexpr double kUsualFlops = 1e11;
   constexpr double kUsualBandwidth = 1e10;
@@ -26,6 +19,17 @@ DeviceSpec known_device(const DeviceSpec& device, DType dtype) {
   usual.peak_flops = {.f32 = kUsualFlops, .bf16 = kUsualFlops};
   usual.is_cores = true;
   return usual;
+}
+
+}  // namespace
+
+double microbatch_seconds(const Graph& graph, const NodeSeconds& seconds) {
+  double whole = 0.0;
+  for (const Node& node : graph.nodes) {
+    const bool is_of_microbatch = node.phase != Phase::kStart && node.phase != Phase::kUpdate;
+    whole += is_of_microbatch ? seconds(graph, node) : 0.0;
+  }
+  return whole;
 }
 
 NodeSeconds kernel_seconds(const DeviceSpec& device, DType dtype) {

@@ -7,10 +7,7 @@
 
 namespace tessera {
 
-// The device, or a usual core where nobody says how fast it is.
-DeviceSpec known_device(const DeviceSpec& device, DType dtype);
-
-// What nodes take on known_device(), in seconds.
+// What nodes take on the device, in seconds; on a usual core where nobody says how fast it is.
 NodeSeconds kernel_seconds(const DeviceSpec& device, DType dtype);
 
 // The time of what a graph does for each microbatch.

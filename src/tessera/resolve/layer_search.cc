@@ -1,5 +1,8 @@
 #include "tessera/resolve/layer_search.h"
 
+#include <map>
+#include <set>
+#include <string>
 #include <utility>
 
 #include "tessera/passes/memory/recompute_layers.h"
@@ -25,6 +28,25 @@ bool splits_backward(const Plan& plan) {
            return std::ranges::find(row, ActionKind::kWeightGradient, &StageAction::kind) !=
                   row.end();
          });
+}
+
+// Of ops that rules name, those that their layer does not have: others may.
+void drop_unknown(const Graph& graph, std::vector<RecomputeRule>& rules) {
+  const std::vector<std::string> names = recompute_names(graph);
+  std::map<std::int32_t, std::set<std::string>> known;
+  for (std::size_t i = 0; i < graph.nodes.size(); ++i) {
+    if (!names[i].empty()) {
+      std::set<std::string>& own = known[graph.nodes[i].layer];
+      own.insert(names[i]);
+      own.insert(names[i].substr(0, names[i].rfind('.')));
+    }
+  }
+  for (const auto& [layer, own] : known) {
+    RecomputeRule& rule = rules[static_cast<std::size_t>(layer)];
+    for (std::vector<std::string>* const ops : {&rule.keep, &rule.again}) {
+      std::erase_if(*ops, [&](const std::string& op) { return !own.contains(op); });
+    }
+  }
 }
 
 }  // namespace
@@ -119,6 +141,9 @@ LayerSearch::LayerSearch(PlannedRun& run,
       graphs_(graphs),
       bytes_(bytes_by_rank(run, programs, options_.on_device)),
       base_(by_layer(run.plan.passes.recompute, run.plan.model.num_layers)) {
+  for (const Graph& graph : graphs.before) {
+    drop_unknown(graph, base_);
+  }
   learn_of_others(programs);
   for (std::size_t rank = 0; rank < graphs.before.size(); ++rank) {
     ranks_.emplace_back(layer_choices(run, graphs, rank, options_.store_seconds[rank]),
@@ -138,13 +163,7 @@ void LayerSearch::for_each_compiled(const Learn& learn) {
 
 void LayerSearch::search() {
   const std::vector<std::int64_t> all = bytes_;
-  if (options_.of_layers.empty()) {
-    least_ = compile_least();
-  } else {
-    for (std::size_t i = 0; i < ranks_.size(); ++i) {
-      least_.push_back(all[i] - options_.of_layers[i]);
-    }
-  }
+  least_ = compile_least();
   for (std::size_t i = 0; i < ranks_.size(); ++i) {
     ranks_[i].begin(all[i], least_[i], options_.limit);
     ranks_[i].propose_last();

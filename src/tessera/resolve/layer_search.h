@@ -60,8 +60,6 @@ class LayerSearch {
     std::int64_t limit = 0;                            // bytes of a rank
     bool on_device = false;                            // as run_memory()
     std::vector<std::optional<double>> store_seconds;  // by rank, as ChoiceOptions
-    // By rank, about what layers need less that keep the least and store nothing; none: not known.
-    std::vector<std::int64_t> of_layers = {};
   };
 
   // `programs` are those of `run`. Borrows run and graphs.

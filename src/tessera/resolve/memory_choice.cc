@@ -1,8 +1,10 @@
 #include "tessera/resolve/memory_choice.h"
 
+#include <array>
 #include <charconv>
 #include <cstddef>
 #include <system_error>
+#include <utility>
 
 #include "tessera/base/error.h"
 #include "tessera/base/format.h"
@@ -12,6 +14,11 @@ namespace {
 
 constexpr char kStored = '>';  // before the name of an op
 
+constexpr std::array kKinds = {std::pair("recompute", &ChosenOf::recompute),
+                               std::pair("optimizer", &ChosenOf::optimizer),
+                               std::pair("parameters", &ChosenOf::parameters),
+                               std::pair("activations", &ChosenOf::activations)};
+
 class ChoiceParser {
  public:
   explicit ChoiceParser(std::string_view text) : text_(text), rest_(text) {}
@@ -20,6 +27,13 @@ class ChoiceParser {
     MemoryChoice choice = {.limit = number()};
     expect(" of ");
     choice.all_bytes = number();
+    if (accept(" for")) {
+      choice.of.recompute = false;
+      for (const auto& [word, kind] : kKinds) {
+        choice.of.*kind = accept(format(" {}", word));
+      }
+      require(choice.of != ChosenOf{.recompute = false});
+    }
     expect(":");
     while (accept(choice.rules.empty() ? " " : "; ")) {
       if (choice.rules.empty() && rest_.starts_with('|')) {
@@ -41,13 +55,13 @@ class ChoiceParser {
 
  private:
   void require(bool condition) const {
-    TESSERA_REQUIRE(
-        condition,
-        ErrorCode::kInvalidConfig,
-        "found \"{}\", expected BYTES of BYTES: FIRST-LAST OP >OP ...; FIRST-LAST ... | "
-        "BYTES BYTES, ..., layers in their order, as a run writes it into its "
-        "config.toml; leave it out to choose",
-        text_);
+    TESSERA_REQUIRE(condition,
+                    ErrorCode::kInvalidConfig,
+                    "found \"{}\", expected BYTES of BYTES [for KINDS]: FIRST-LAST OP >OP ...; "
+                    "FIRST-LAST ... | "
+                    "BYTES BYTES, ..., layers in their order, as a run writes it into its "
+                    "config.toml; leave it out to choose",
+                    text_);
   }
 
   bool accept(std::string_view word) {
@@ -92,7 +106,14 @@ class ChoiceParser {
 }  // namespace
 
 std::string to_string(const MemoryChoice& choice) {
-  std::string text = format("{} of {}:", choice.limit, choice.all_bytes);
+  std::string text = format("{} of {}", choice.limit, choice.all_bytes);
+  if (choice.of != ChosenOf()) {
+    text += " for";
+    for (const auto& [word, kind] : kKinds) {
+      text += choice.of.*kind ? format(" {}", word) : "";
+    }
+  }
+  text += ":";
   for (const RecomputeRule& rule : choice.rules) {
     text += format("{} {}-{}", text.back() == ':' ? "" : ";", rule.first, rule.end - 1);
     for (const std::string& op : rule.keep) {

@@ -19,7 +19,10 @@ TEST(MemoryChoice, IsReadAsItIsWritten) {
        {MemoryChoice{.limit = 6'000'000'000, .all_bytes = 7},
         MemoryChoice{.limit = 1, .all_bytes = 2, .rules = {two}},
         MemoryChoice{.limit = 40, .all_bytes = 50, .rules = {one, two, last}},
-        MemoryChoice{.limit = 40, .all_bytes = 50, .moved_states = {{1, 2}}},
+        MemoryChoice{.limit = 40,
+                     .all_bytes = 50,
+                     .moved_states = {{1, 2}},
+                     .of = {.recompute = false, .optimizer = true, .activations = true}},
         MemoryChoice{.limit = 40, .all_bytes = 50, .rules = {two, stored}},
         MemoryChoice{.limit = 40,
                      .all_bytes = 50,
@@ -47,6 +50,9 @@ TEST(MemoryChoice, IsReadAsItIsWritten) {
                                  "40 of 50: 0-1  add",
                                  "40 of 50: 0-1 add;1-2",
                                  "40 of 50: 0-3; 3-4",
+                                 "40 of 50 for: 0-3",
+                                 "40 of 50 for optimizer recompute: 0-3",
+                                 "40 of 50 for nothing: 0-3",
                                  "40 of 50: 0-3 >",
                                  "40 of 50: 0-3 |",
                                  "40 of 50: |",
@@ -56,9 +62,9 @@ TEST(MemoryChoice, IsReadAsItIsWritten) {
                                  "40 of 50: 0-1 | -1 2",
                                  "40 of 50: 0-99999999999999999999",
                                  "40 of 50: 0-9223372036854775807"}) {
-    EXPECT_THAT(
-        error_of(ErrorCode::kInvalidConfig, [&] { parse_memory_choice(text); }),
-        testing::StartsWith(format("found \"{}\", expected BYTES of BYTES: FIRST-LAST OP", text)));
+    EXPECT_THAT(error_of(ErrorCode::kInvalidConfig, [&] { parse_memory_choice(text); }),
+                testing::StartsWith(format(
+                    "found \"{}\", expected BYTES of BYTES [for KINDS]: FIRST-LAST OP", text)));
   }
 }
 

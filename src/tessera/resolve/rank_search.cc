@@ -206,6 +206,7 @@ void RankSearch::propose(std::int64_t limit) {
                     ? 0.5
                     : static_cast<double>(limit - below_bytes_) /
                           std::max(1.0, static_cast<double>(above_bytes_ - below_bytes_));
+  const bool best_fits = best_bytes_ <= limit;
   while (!is_done_) {
     const double width = above_ - below_;
     kept_ = below_ + std::clamp(part, kLeastPart, 1.0 - kLeastPart) * width;
@@ -215,7 +216,7 @@ void RankSearch::propose(std::int64_t limit) {
     if (proposed_ != best_ && proposed_ != refused_) {
       break;
     }
-    (proposed_ == best_ ? below_ : above_) = kept_;
+    (proposed_ == best_ && best_fits ? below_ : above_) = kept_;
     part = 0.5;
   }
   if (is_done_) {
@@ -231,7 +232,10 @@ void RankSearch::learn(std::int64_t bytes, std::int64_t limit) {
   num_refused_ = fits ? 0 : num_refused_ + 1;
   (fits ? below_ : above_) = kept_;
   (fits ? below_bytes_ : above_bytes_) = bytes;
-  if (fits && (best_bytes_ > limit || seconds_of(proposed_) < seconds_of(best_))) {
+  // As long as nothing fits, what needs least is the best.
+  const bool is_better =
+      best_bytes_ > limit ? bytes < best_bytes_ : fits && seconds_of(proposed_) < seconds_of(best_);
+  if (is_better) {
     best_ = proposed_;
     best_bytes_ = bytes;
   }
@@ -286,7 +290,7 @@ bool RankSearch::propose_better(std::int64_t limit, double least) {
 }
 
 void RankSearch::learn_better(std::int64_t bytes, std::int64_t limit) {
-  if (bytes <= limit && proposed_ != best_) {
+  if (proposed_ != best_ && bytes <= std::max(limit, best_bytes_)) {
     best_ = proposed_;
     best_bytes_ = bytes;
   }
@@ -296,7 +300,8 @@ double RankSearch::seconds_with(double more) {
   if (!knapsack_) {
     return costs().seconds;
   }
-  const double bytes = below_ + more / all_bytes_ * knapsack_->all_bytes();
+  const double range = knapsack_->all_bytes() - knapsack_->bytes_of(least_unstored(*layers_));
+  const double bytes = below_ + more / all_bytes_ * range;
   return std::min(costs().seconds, seconds_of(knapsack_->choose(bytes)));
 }
 

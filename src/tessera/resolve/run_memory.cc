@@ -367,7 +367,8 @@ std::vector<std::string> idle_offloads(const RunPrograms& programs, const Plan& 
     if (space != Space::kDevice && is_idle) {
       lines.push_back(
           format("memory.offload_{} has no effect in this run: what there is of them is "
-                 "smaller than a page, gathered by the update, or read by three actions",
+                 "smaller than a page, gathered by the update, read by three actions, or "
+                 "needed at once",
                  key));
     }
   }

@@ -16,6 +16,8 @@ struct OffloadedBytes {
   friend bool operator==(const OffloadedBytes&, const OffloadedBytes&) = default;
 };
 
+inline constexpr OffloadedBytes kNothingMoved = {.optimizer = 0, .parameters = 0};
+
 // What lies in another space than the device's.
 struct OffloadOptions {
   Space optimizer = Space::kDevice;    // moments and masters

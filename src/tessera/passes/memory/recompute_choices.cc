@@ -292,7 +292,8 @@ class LayerFront {
   std::int64_t left_bytes() const {
     std::int64_t bytes = 0;
     for (const LayerStep& step : steps_) {
-      bytes += step.is_read_later && step.may_leave() ? step.bytes : 0;
+      const bool is_left = step.is_read_later && !step.is_read && step.may_leave();
+      bytes += is_left && options_.store_seconds ? step.bytes : 0;
     }
     return bytes;
   }
