@@ -15,7 +15,6 @@
 #include "tessera/resolve/choose_states.h"
 #include "tessera/resolve/kernel_seconds.h"
 #include "tessera/resolve/layer_search.h"
-#include "tessera/resolve/resolve.h"
 #include "tessera/resolve/run_memory.h"
 
 namespace tessera {
